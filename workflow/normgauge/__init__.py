@@ -1,0 +1,3 @@
+"""normgauge: what the normalisation layers of transformers make knowable."""
+
+__version__ = "0.1.0"

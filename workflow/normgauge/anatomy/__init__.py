@@ -1,0 +1,1 @@
+"""anatomy: see docs/design/main-line.md."""

@@ -1,0 +1,198 @@
+"""The vocabulary in which a model is described: spaces, tensors, maps, norms, blocks, sites.
+
+Everything here is plain immutable data. Every axis of every stored tensor lives in a named space; the role says what the
+tensor does there: it READS from the space, WRITES to it, NORMALISES it (elementwise gain or bias on the normalised
+coordinates), or merely INDEXES it (vocabulary, positions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    READ = "read"
+    WRITE = "write"
+    NORMALISE = "normalise"
+    INDEX = "index"
+
+
+class NormKind(StrEnum):
+    LAYER_NORM = "LayerNorm"
+    RMS_NORM = "RMSNorm"
+
+
+class Placement(StrEnum):
+    """Where a block's norms sit relative to the residual stream."""
+
+    PRE = "pre-norm"
+    POST = "post-norm"
+    SANDWICH = "sandwich"
+    PARALLEL = "parallel pre-norm"
+
+
+class SpaceKind(StrEnum):
+    RESIDUAL = "residual"
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    FFN = "ffn"
+    VOCABULARY = "vocabulary"
+    POSITION = "position"
+    PATCH = "patch"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Space:
+    """A named vector space. `heads` > 1 when its coordinates split evenly into attention heads (KV groups for key and value)."""
+
+    name: str
+    kind: SpaceKind
+    size: int
+    heads: int = 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Coordinates [start, stop) of a space, as a run along one tensor axis."""
+
+    space: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a stored tensor: its role and the runs of coordinates laid along it, in order.
+
+    A fused query/key/value axis is one Axis of several segments; an interleaved one (GPT-NeoX) has one segment per head and part.
+    Their lengths sum to the axis length.
+    """
+
+    role: Role
+    segments: tuple[Segment, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.stop - segment.start for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A stored tensor: its name in the class's state_dict and one Axis per dimension. `alias_of` names the tensor it is tied to."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    alias_of: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A linear map, whatever its storage: `weight[rows]` of an out x in tensor, or the columns of an in x out one.
+
+    `name` is logical, e.g. `decoder/block.3/query`. `reads`/`writes` are space names. `norm` is the name of the norm whose
+    output feeds it, or None. `module` is the module whose forward input is the map's input.
+    """
+
+    name: str
+    module: str
+    weight: str
+    bias: str | None
+    reads: str
+    writes: str
+    norm: str | None
+    input_axis: int = 1
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation layer: module path, kind, the space it lives on and the maps it feeds.
+
+    effective gain = gain_offset + stored gain (Gemma stores w and applies 1 + w).
+    """
+
+    name: str
+    kind: NormKind
+    space: str
+    size: int
+    gain: str | None
+    bias: str | None
+    eps: float
+    gain_offset: float = 0.0
+    feeds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where activations are read.
+
+    `module` (path), `hook` ("input" or "output") and `call` (which call of that module within one forward pass, counted from 0)
+    locate it. `argument` names the keyword under which the tensor may be passed when hook == "input".
+    `norm` is the norm whose output the activation is, or None.
+    """
+
+    id: str
+    group: str
+    stack: str
+    block: int
+    tap: str
+    module: str
+    hook: str
+    width: int
+    norm: str | None = None
+    call: int = 0
+    argument: str = "hidden_states"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One residual stream: its blocks' module paths in order, its space, terminal norm (name or None)."""
+
+    name: str
+    space: str
+    width: int
+    blocks: tuple[str, ...]
+    terminal_norm: str | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A model: spaces, tensors, maps, norms, stacks and sites, each listed once, in forward order."""
+
+    family: str
+    architecture: str
+    placement: Placement
+    spaces: tuple[Space, ...]
+    tensors: tuple[Tensor, ...]
+    maps: tuple[LinearMap, ...]
+    norms: tuple[Norm, ...]
+    stacks: tuple[Stack, ...]
+    sites: tuple[Site, ...]
+    tied: bool = False
+
+    def norm(self, name: str) -> Norm:
+        return next(norm for norm in self.norms if norm.name == name)
+
+    def stack(self, name: str) -> Stack:
+        return next(stack for stack in self.stacks if stack.name == name)
+
+    @property
+    def primary_stack(self) -> Stack:
+        """The stack that ends in the model's output: the decoder of an encoder-decoder."""
+        return self.stacks[-1]
+
+    @property
+    def norm_kind(self) -> NormKind:
+        """The kind of the norms on the primary residual stream (query/key norms are not on it)."""
+        space = self.primary_stack.space
+        return next(norm.kind for norm in self.norms if norm.space == space)
+
+    def sites_in(self, groups: tuple[str, ...]) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.group in groups)

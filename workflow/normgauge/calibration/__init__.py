@@ -1,0 +1,1 @@
+"""calibration: see docs/design/main-line.md."""

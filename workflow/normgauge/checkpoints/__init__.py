@@ -1,0 +1,1 @@
+"""checkpoints: see docs/design/main-line.md."""

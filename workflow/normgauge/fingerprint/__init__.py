@@ -1,0 +1,1 @@
+"""fingerprint: see docs/design/main-line.md."""

@@ -1,0 +1,1 @@
+"""moments: see docs/design/main-line.md."""

@@ -1,0 +1,125 @@
+"""Where a result comes from: hashes, the executing arithmetic, atomic writes, and the error channel of scripts."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from normgauge.errors import InputError
+
+LIBRARY = Path(__file__).resolve().parent
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Hex sha256 of a file, read in chunks."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
+
+    Works for files and folders, so a killed or failing writer leaves nothing that looks finished.
+    Raises InputError when the disk is full.
+    """
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.part")
+    _remove(temporary)
+    try:
+        yield temporary
+        if temporary.is_dir() and final.is_dir():
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+    except OSError as error:
+        if error.errno == 28:  # ENOSPC
+            raise InputError(f"disk full while writing {final.name}: free space in {final.parent} and rerun") from error
+        raise
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def import_closure(script: str | os.PathLike[str]) -> list[Path]:
+    """The script and every normgauge module that it imports, directly or not, found from the source text, sorted by path.
+
+    Imports inside functions count; importing a module also imports the packages above it.
+    """
+    pending, seen = [Path(script).resolve()], set()
+    while pending:
+        source = pending.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        tree = ast.parse(source.read_text(), filename=str(source))
+        for node in ast.walk(tree):
+            pending.extend(_imported_files(node, source))
+    return sorted(seen)
+
+
+def _imported_files(node: ast.AST, source: Path) -> list[Path]:
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    else:
+        return []
+    files = []
+    for name in names:
+        parts = name.split(".")
+        if parts[0] == LIBRARY.name:
+            for depth in range(1, len(parts) + 1):
+                files.extend(_module_file(LIBRARY.joinpath(*parts[1:depth])))
+        elif len(parts) == 1:  # a helper beside the script
+            files.extend(_module_file(source.parent / parts[0]))
+    return files
+
+
+def _module_file(stem: Path) -> list[Path]:
+    candidates = (stem.with_suffix(".py"), stem / "__init__.py")
+    return [candidate for candidate in candidates if candidate.is_file()]
+
+
+def code_hash(script: str | os.PathLike[str]) -> str:
+    """sha256 (first 16 hex digits) over the sources in `import_closure(script)`; goes into a rule's params.
+
+    Snakemake itself sees an edited script but not an edited module that the script imports.
+    """
+    digest = hashlib.sha256()
+    for path in import_closure(script):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def execution_environment() -> dict[str, str]:
+    """Version, BLAS kernels and thread counts that produced a result; part of every file's metadata."""
+    import numpy  # noqa: F401  (loaded so that its BLAS is listed)
+    import torch
+    from threadpoolctl import threadpool_info
+
+    from normgauge import __version__
+
+    libraries = sorted(
+        f"{info['internal_api']} {info.get('version')} {info.get('architecture', '')}".strip()
+        for info in threadpool_info()
+        if info["user_api"] == "blas"
+    )
+    return {
+        "normgauge_version": __version__,
+        "torch_version": torch.__version__,
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "blas": "; ".join(libraries),
+        "threads": str(torch.get_num_threads()),
+    }

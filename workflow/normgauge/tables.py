@@ -1,0 +1,302 @@
+"""Every parquet schema, declared once; checked writing and reading.
+
+Each field carries a description and a unit in its metadata; docs/data.md is generated from here (`python -m normgauge.tables`),
+and a test holds the two together. Files hold no timestamps and no absolute paths: the same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from normgauge.errors import InputError
+from normgauge.provenance import atomic_path
+
+STRING, INT, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+STRINGS, INTS = pa.list_(pa.string()), pa.list_(pa.int32())
+
+
+def _schema(*fields: tuple[str, pa.DataType, str] | tuple[str, pa.DataType, str, str]) -> pa.Schema:
+    """Fields as (name, type, description[, unit]); every field may be null unless the description starts with '!'."""
+    built = []
+    for name, kind, description, *unit in fields:
+        required = description.startswith("!")
+        metadata = {"description": description.lstrip("!"), "unit": unit[0] if unit else ""}
+        built.append(pa.field(name, kind, nullable=not required, metadata=metadata))
+    return pa.schema(built)
+
+
+_PLACE = (
+    ("site", STRING, "!site id, e.g. decoder/block.3/output"),
+    ("stack", STRING, "!residual stream: encoder or decoder"),
+    ("block", INT, "!0 for the embedding, 1..L for blocks, L+1 for the terminal norm"),
+    ("tap", STRING, "!embedding, output, after_attention, after_cross_attention, terminal_norm, or the Schur site's name"),
+    ("norm", STRING, "norm whose output the activation is, if any"),
+    ("n", INT, "!samples (token positions)", "tokens"),
+    ("d", INT, "!width of the site", "coordinates"),
+    ("forward_dtype", STRING, "!arithmetic of the forward pass"),
+    ("accumulation", STRING, "!cov32, cov64 or tsqr64"),
+)
+
+_SPECTRUM = (
+    ("sigma_min", FLOAT, "!smallest singular value of the centred activations, not divided by sqrt(n)", "activation"),
+    ("sigma_active_min", FLOAT, "smallest singular value above both floors; null when none is", "activation"),
+    ("sigma_max", FLOAT, "!largest singular value of the centred activations", "activation"),
+    ("active_rank", INT, "!number of singular values above both floors", "directions"),
+    ("effective_rank", FLOAT, "!exp of the entropy of the normalised singular values", "directions"),
+    ("null_dimension", INT, "!number of singular values at or below the larger floor", "directions"),
+    ("cos_gamma_inv", FLOAT, "|cos| of the bottom singular vector with 1/gamma (with the zero-gain axes where gains are zero)"),
+    ("cos_ones", FLOAT, "!|cos| of the bottom singular vector with the all-ones vector"),
+    ("null_cos_gamma_inv", FLOAT, "length of the projection of 1/gamma onto the directions at or below the floor"),
+    ("relative_gamma_inv", FLOAT, "|X_centred v| / sigma_max along v = 1/gamma"),
+    ("cos_beta_gamma_inv", FLOAT, "|cos| of the norm's bias with 1/gamma; null without bias"),
+    ("gamma", STRING, "norm whose gain is used for 1/gamma (the site's own, else the terminal norm)"),
+    ("raw_sigma_min", FLOAT, "!sigma_min of the uncentred activations", "activation"),
+    ("raw_sigma_active_min", FLOAT, "sigma_active_min of the uncentred activations", "activation"),
+    ("raw_sigma_max", FLOAT, "!sigma_max of the uncentred activations", "activation"),
+    ("raw_active_rank", INT, "!active_rank of the uncentred activations", "directions"),
+    ("raw_effective_rank", FLOAT, "!effective_rank of the uncentred activations", "directions"),
+    ("raw_cos_gamma_inv", FLOAT, "cos_gamma_inv of the uncentred activations"),
+    ("raw_cos_ones", FLOAT, "!cos_ones of the uncentred activations"),
+    ("ratio_to_embedding", FLOAT, "sigma_active_min over the embedding's; null when either is null"),
+    ("forward_floor", FLOAT, "!raw_sigma_max times the unit roundoff of the forward pass", "activation"),
+    ("accumulator_floor", FLOAT, "!sigma_max times sqrt(eps) of a covariance accumulator, or d eps of the orthogonal one", "activation"),
+    ("flags", STRINGS, "!what limits the row; the flags are listed in docs/method.md"),
+)
+
+_SCHUR = (
+    ("lambda_min", FLOAT, "!smallest eigenvalue of A = X^T X / n, uncentred", "activation squared"),
+    ("quadratic_form", FLOAT, "u^T A u with u = (1/gamma)/|1/gamma|; null where no norm feeds the site", "activation squared"),
+    ("delta", FLOAT, "1 - lambda_min / (u^T A u); null where no norm feeds the site"),
+    ("delta_recovered", FLOAT, "delta with the published noise-floor recovery"),
+    ("recovered", BOOL, "!whether the recovery applied"),
+    ("axis_minimum", FLOAT, "!smallest diagonal entry of A: the best axis-aligned direction", "activation squared"),
+    ("floor", FLOAT, "!eigenvalue floor: the larger of the forward and accumulator floors, squared, over n", "activation squared"),
+    ("below_floor", BOOL, "!whether lambda_min or u^T A u lies at or below the floor, so that delta is noise"),
+    ("flags", STRINGS, "!as in fingerprint"),
+)
+
+_STACK = (
+    ("model", STRING, "!model id"),
+    ("revision", STRING, "!revision"),
+    ("stack", STRING, "!residual stream"),
+    ("primary", BOOL, "!whether it is the stream that ends in the model's output"),
+    ("family", STRING, "!architecture family"),
+    ("provenance", STRING, "!published, trained here, or random initialisation"),
+    ("precision", STRING, "!stored precision: full, half or quantised"),
+    ("objective", STRING, "training objective, from the model table"),
+    ("placement", STRING, "!pre-norm, post-norm, sandwich or parallel pre-norm"),
+    ("norm_kind_parameters", STRING, "!norm kind read from the stored parameters alone"),
+    ("norm_kind_activations", STRING, "!norm kind read from activations alone"),
+    ("norm_kinds_agree", BOOL, "!whether the two agree"),
+    ("blocks", INT, "!L", "blocks"),
+    ("width", INT, "!h", "coordinates"),
+    ("n", INT, "!samples", "tokens"),
+    ("n_over_d", FLOAT, "!samples per coordinate", "tokens per coordinate"),
+    ("forward_dtype", STRING, "!arithmetic of the forward pass"),
+    ("accumulation", STRING, "!accumulation method of the block outputs"),
+    ("body_sigma_low", FLOAT, "smallest sigma_active_min over X_1..X_L", "activation"),
+    ("body_sigma_high", FLOAT, "largest sigma_active_min over X_1..X_L", "activation"),
+    ("behaviour", STRING, "!depth-invariant, intermediate-dip, depth-decreasing, undetermined (reason), or not applicable (post-norm)"),
+    ("min_ratio", FLOAT, "smallest ratio_to_embedding over X_1..X_L"),
+    ("min_ratio_block", INT, "block of min_ratio"),
+    ("max_ratio", FLOAT, "largest ratio_to_embedding over X_1..X_L"),
+    ("output_ratio", FLOAT, "ratio_to_embedding of X_L"),
+    ("post_norm_ratio", FLOAT, "ratio of sigma_active_min after the terminal norm to the embedding's"),
+    ("post_norm_cos_gamma_inv", FLOAT, "|cos(u_bot, 1/gamma)| after the terminal norm (post-norm: at the last block output)"),
+    ("post_norm_cos_ones", FLOAT, "|cos(u_bot, 1)| at the same place"),
+    ("post_norm_raw_cos_gamma_inv", FLOAT, "the uncentred counterpart"),
+    ("post_norm_cos_beta_gamma_inv", FLOAT, "|cos(beta, 1/gamma)| of that norm"),
+    ("random_direction_null", FLOAT, "!1/sqrt(width): the cosine of two random directions"),
+    ("protocol", STRINGS, "!failed protocol checks, empty when all pass"),
+    ("flags", STRINGS, "!flags of the rows behind this one"),
+)
+
+_SEED = (("seed", INT, "!initialisation seed"),)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "corpus": _schema(
+        ("document", INT, "!number of the document"),
+        ("name", STRING, "!where in the corpus it stands"),
+        ("text", STRING, "text of the document; null for images"),
+        ("payload", pa.binary(), "bytes of the document when it is not text"),
+        ("sha256", STRING, "!sha256 of the text or payload"),
+    ),
+    "calibration": _schema(
+        ("sequence", INT, "!number of the sequence"),
+        ("kind", STRING, "!ids, audio-noise, image, image-noise or token-grid"),
+        ("ids", INTS, "token ids (flattened for a token grid); null for images"),
+        ("columns", INT, "!columns of a token grid, 1 for plain ids"),
+        ("seed", INT, "generator seed of noise inputs"),
+        ("source", STRING, "!where the input comes from"),
+        ("payload", pa.binary(), "image bytes as stored in the corpus"),
+        ("sha256", STRING, "!sha256 of what enters the model for this sequence"),
+    ),
+    "fingerprint": _schema(*_PLACE, *_SPECTRUM),
+    "schur": _schema(*_PLACE, *_SCHUR),
+    "stacks": _schema(*_STACK),
+    "summary": _schema(*_STACK),
+    "reinitialised_fingerprint": _schema(*_SEED, *_PLACE, *_SPECTRUM),
+    "reinitialised_schur": _schema(*_SEED, *_PLACE, *_SCHUR),
+    "reinitialised_stacks": _schema(*_SEED, *_STACK),
+    "table1": _schema(
+        ("model", STRING, "!model id"),
+        ("revision", STRING, "!revision"),
+        ("stack", STRING, "!residual stream"),
+        ("norm_kind", STRING, "!norm kind"),
+        ("placement", STRING, "!norm placement"),
+        ("provenance", STRING, "!where the trained weights come from"),
+        ("precision", STRING, "!stored precision"),
+        ("width", INT, "!h", "coordinates"),
+        ("n", INT, "!samples", "tokens"),
+        ("forward_dtype", STRING, "!arithmetic of the forward pass"),
+        ("random_seeds", INT, "!re-initialisations pooled", "seeds"),
+        ("random_median", FLOAT, "median of delta_recovered at the query/key/value input over seeds and blocks"),
+        ("random_low", FLOAT, "first quartile"),
+        ("random_high", FLOAT, "third quartile"),
+        ("random_below_floor", FLOAT, "share of pooled values that lie below their floor", "share"),
+        ("trained_median", FLOAT, "median over blocks, trained checkpoint"),
+        ("trained_low", FLOAT, "first quartile"),
+        ("trained_high", FLOAT, "third quartile"),
+        ("trained_below_floor", FLOAT, "share of values that lie below their floor", "share"),
+        ("published_random", FLOAT, "published median at random initialisation, where one exists"),
+        ("published_trained", FLOAT, "published trained value, where one exists"),
+        ("status", STRING, "!reproduced, deviates, or not published"),
+    ),
+    "table2": _schema(*_STACK),
+    "trained_vs_random": _schema(
+        ("model", STRING, "!model id"),
+        ("revision", STRING, "!revision"),
+        ("stack", STRING, "!residual stream"),
+        ("norm_kind", STRING, "!norm kind"),
+        ("placement", STRING, "!norm placement"),
+        ("provenance", STRING, "!where the trained weights come from"),
+        ("precision", STRING, "!stored precision"),
+        ("blocks", INT, "!L", "blocks"),
+        ("n", INT, "!samples", "tokens"),
+        ("random_seeds", INT, "!re-initialisations", "seeds"),
+        ("trained_max_ratio", FLOAT, "largest sigma ratio over blocks, trained"),
+        ("random_max_ratio", FLOAT, "median over seeds of the largest ratio, re-initialised"),
+        ("random_max_ratio_low", FLOAT, "smallest over seeds"),
+        ("random_max_ratio_high", FLOAT, "largest over seeds"),
+        ("trained_min_ratio", FLOAT, "smallest sigma ratio over blocks, trained"),
+        ("random_min_ratio", FLOAT, "median over seeds of the smallest ratio"),
+        ("trained_post_norm_ratio", FLOAT, "ratio after the terminal norm, trained"),
+        ("random_post_norm_ratio", FLOAT, "median over seeds"),
+        ("trained_cos_gamma_inv", FLOAT, "post-norm |cos(u_bot, 1/gamma)|, trained"),
+        ("random_cos_gamma_inv", FLOAT, "median over seeds"),
+        ("note", STRING, "!what limits the comparison"),
+    ),
+    "figure3": _schema(
+        ("model", STRING, "!model id"),
+        ("revision", STRING, "!revision"),
+        ("stack", STRING, "!residual stream"),
+        ("norm_kind", STRING, "!norm kind"),
+        ("placement", STRING, "!norm placement"),
+        ("kind", STRING, "!trained or re-initialised"),
+        ("seed", INT, "initialisation seed; null for the checkpoint itself"),
+        ("block", INT, "!0 for the embedding, 1..L", "block"),
+        ("relative_depth", FLOAT, "!block / L"),
+        ("n", INT, "!samples", "tokens"),
+        ("sigma_active_min", FLOAT, "smallest active singular value", "activation"),
+        ("ratio_to_embedding", FLOAT, "over the embedding's"),
+        ("floor", FLOAT, "!the larger of the two floors", "activation"),
+    ),
+    "figure6": _schema(
+        ("model", STRING, "!model id"),
+        ("revision", STRING, "!revision"),
+        ("stack", STRING, "!residual stream"),
+        ("norm_kind", STRING, "!norm kind"),
+        ("kind", STRING, "!trained or re-initialised"),
+        ("seed", INT, "initialisation seed; null for the checkpoint itself"),
+        ("block", INT, "!block", "block"),
+        ("tap", STRING, "!Schur site"),
+        ("forward_dtype", STRING, "!arithmetic of the forward pass"),
+        ("n", INT, "!samples", "tokens"),
+        ("lambda_min", FLOAT, "!smallest eigenvalue of A", "activation squared"),
+        ("quadratic_form", FLOAT, "u^T A u", "activation squared"),
+        ("delta_recovered", FLOAT, "the Schur complement ratio"),
+        ("floor", FLOAT, "!eigenvalue floor", "activation squared"),
+        ("below_floor", BOOL, "!whether the value is noise"),
+    ),
+}
+
+
+def write(path: str | os.PathLike[str], kind: str, rows: Sequence[Mapping[str, Any]], metadata: Mapping[str, str]) -> None:
+    """Write rows as parquet of the schema `kind`, atomically, with provenance in the file's metadata.
+
+    Raises ValueError when a row lacks a required field or has an unknown one: that is a defect of the caller.
+    """
+    schema = SCHEMAS[kind]
+    for row in rows:
+        unknown, missing = set(row) - set(schema.names), set(schema.names) - set(row)
+        if unknown or missing:
+            raise ValueError(f"{kind}: unknown fields {sorted(unknown)}, missing fields {sorted(missing)}")
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    for field in schema:
+        if not field.nullable and table.column(field.name).null_count:
+            raise ValueError(f"{kind}: field {field.name} is required but null in a row")
+    write_table(path, table, {"kind": kind, **metadata})
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table, metadata: Mapping[str, str]) -> None:
+    """Write any arrow table atomically with string metadata under the key `normgauge`."""
+    payload = json.dumps(dict(metadata), sort_keys=True).encode()
+    table = table.replace_schema_metadata({b"normgauge": payload})
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_table(path: str | os.PathLike[str]) -> pa.Table:
+    """Read any parquet file; InputError when it is missing or not parquet."""
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{Path(path)}: cannot be read as parquet ({error}); delete it and rerun") from error
+
+
+def read(path: str | os.PathLike[str], kind: str) -> list[dict[str, Any]]:
+    """Rows of a file written with `write(path, kind, ...)`; InputError when its schema differs."""
+    table = read_table(path)
+    if table.schema.names != SCHEMAS[kind].names:
+        raise InputError(f"{Path(path)}: expected a {kind} table; delete it and rerun")
+    return table.to_pylist()
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The provenance metadata of a file written here."""
+    metadata = pq.read_schema(path).metadata or {}
+    return json.loads(metadata.get(b"normgauge", b"{}"))
+
+
+def write_csv(path: str | os.PathLike[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The same rows as CSV, lists joined with ';', for readers without parquet."""
+    import csv
+
+    with atomic_path(path) as temporary, open(temporary, "w", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=SCHEMAS[kind].names, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: ";".join(value) if isinstance(value, list) else value for key, value in row.items()})
+
+
+def data_dictionary() -> str:
+    """docs/data.md's tables, as Markdown, from the schemas."""
+    lines = []
+    for kind, schema in SCHEMAS.items():
+        lines += [f"## {kind}", "", "| field | type | unit | meaning |", "|---|---|---|---|"]
+        for field in schema:
+            metadata = {key.decode(): value.decode() for key, value in field.metadata.items()}
+            lines.append(f"| {field.name} | {field.type} | {metadata['unit']} | {metadata['description'].replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(data_dictionary())

@@ -1,0 +1,1 @@
+"""training: see docs/design/main-line.md."""
