@@ -12,6 +12,20 @@ from normgauge.moments.algebra import Moments
 METHODS = ("cov32", "cov64", "tsqr64")
 
 
+class Workspace:
+    """One buffer that all accumulators of a capture widen their chunks in, one after the other."""
+
+    def __init__(self) -> None:
+        self._flat: dict[torch.dtype, torch.Tensor] = {}
+
+    def matrix(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised (rows, columns) matrix, valid until the next call."""
+        flat = self._flat.get(dtype)
+        if flat is None or flat.numel() < rows * columns:
+            flat = self._flat[dtype] = torch.empty(rows * columns, dtype=dtype)
+        return flat[: rows * columns].view(rows, columns)
+
+
 class Accumulator:
     """Accumulates chunks (rows are samples) of one site.
 
@@ -21,16 +35,16 @@ class Accumulator:
     Every chunk enters as [1, X - shift], shift being the first chunk's mean: the ones column makes sums and second moments one
     symmetric rank-k update (BLAS syrk, half the work of a general product), and the shift keeps the subtraction of the mean at the end
     from cancelling (a shift changes no centred moment). Chunks are widened to the accumulator's dtype while they are shifted, in
-    one pass.
+    one pass. Only the upper triangle of a scatter is kept up.
     """
 
-    def __init__(self, method: str, d: int) -> None:
+    def __init__(self, method: str, d: int, workspace: Workspace | None = None) -> None:
         if method not in METHODS:
             raise InputError(f"accumulation {method!r} is unknown: expected one of {', '.join(METHODS)}")
         self.method, self.d, self.n = method, d, 0
         self._dtype = torch.float32 if method == "cov32" else torch.float64
         self._shift: torch.Tensor | None = None
-        self._buffer = torch.empty(0, 0, dtype=self._dtype)
+        self._workspace = workspace or Workspace()
         self._matrix = np.zeros((d + 1, d + 1), dtype=np.float32 if method == "cov32" else np.float64, order="F")
 
     def update(self, chunk: torch.Tensor) -> None:
@@ -54,11 +68,9 @@ class Accumulator:
             raise InputError("activations hold NaN or infinity: check the checkpoint's weights and the forward dtype's range")
 
     def _widened(self, chunk: torch.Tensor) -> torch.Tensor:
-        """[1, chunk - shift] in a buffer that is reused from chunk to chunk."""
-        if self._buffer.shape[0] < chunk.shape[0]:
-            self._buffer = torch.empty(chunk.shape[0], self.d + 1, dtype=self._dtype)
-            self._buffer[:, 0] = 1.0
-        rows = self._buffer[: chunk.shape[0]]
+        """[1, chunk - shift], shape (m, d + 1), in the shared workspace."""
+        rows = self._workspace.matrix(chunk.shape[0], self.d + 1, self._dtype)
+        rows[:, 0] = 1.0
         torch.sub(chunk, self._shift, out=rows[:, 1:])
         return rows
 
