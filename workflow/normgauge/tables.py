@@ -295,9 +295,22 @@ def write_csv(path: str | os.PathLike[str], kind: str, rows: Sequence[Mapping[st
             writer.writerow({key: ";".join(value) if isinstance(value, list) else value for key, value in row.items()})
 
 
+DICTIONARY_HEADER = """# Data dictionary
+
+Stages meet in parquet files only (the manifest, `checkpoint.json`, is JSON). Every schema is declared once, in
+`workflow/normgauge/tables.py`, and this page is printed from there (`make docs`); a test holds the two together. Each file's metadata,
+under the key `normgauge`, says where it comes from: model, revision, sha256 of the weights, forward dtype, accumulation, corpus and its
+hash, versions, BLAS kernel and threads. No file holds a timestamp or an absolute path.
+
+Moments files (`moments/{forward_dtype}/{shard}-of-{shards}/{site}.parquet`) hold one column, `row`, a fixed-size list of d float64
+values: first the mean, then the d rows of the centred scatter (`cov32`, `cov64`) or of the upper triangular factor R with
+R^T R = scatter (`tsqr64`). n and the method are in the metadata.
+"""
+
+
 def data_dictionary() -> str:
-    """docs/data.md's tables, as Markdown, from the schemas."""
-    lines = []
+    """docs/data.md, as Markdown, from the schemas."""
+    lines = [DICTIONARY_HEADER]
     for kind, schema in SCHEMAS.items():
         lines += [f"## {kind}", "", "| field | type | unit | meaning |", "|---|---|---|---|"]
         for field in schema:
@@ -308,4 +321,4 @@ def data_dictionary() -> str:
 
 
 if __name__ == "__main__":
-    print(data_dictionary())
+    print(data_dictionary(), end="")
