@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from normgauge.errors import InputError
 from normgauge.moments import METHODS, Accumulator, Moments, merge, merge_all, read_moments, write_moments
@@ -162,3 +163,28 @@ def test_a_foreign_or_broken_file_is_refused(tmp_path):
     path.write_bytes(b"not parquet")
     with pytest.raises(InputError, match="cannot be read as parquet"):
         read_moments(path)
+
+
+def with_threads(threads, method, x):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with threadpool_limits(threads):
+            moments = accumulate(method, x, chunk=2048)
+            return moments, moments.spectrum()[0]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_cov64_has_the_same_bits_on_one_and_two_threads():
+    x = samples(6, n=4096, d=384)
+    (one, sigma_one), (two, sigma_two) = (with_threads(threads, "cov64", x) for threads in (1, 2))
+    np.testing.assert_array_equal(one.matrix, two.matrix)
+    np.testing.assert_array_equal(one.mean, two.mean)
+    np.testing.assert_array_equal(sigma_one, sigma_two)
+
+
+def test_tsqr64_differs_by_rounding_only_between_one_and_two_threads():
+    x = samples(6, n=4096, d=384)
+    (_, sigma_one), (_, sigma_two) = (with_threads(threads, "tsqr64", x) for threads in (1, 2))
+    np.testing.assert_allclose(sigma_one, sigma_two, rtol=0, atol=1e-14 * sigma_one.max())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 
@@ -12,6 +13,17 @@ import torch
 from normgauge.errors import InputError
 
 EPSILON = {"cov32": float(np.finfo(np.float32).eps), "cov64": float(np.finfo(np.float64).eps), "tsqr64": float(np.finfo(np.float64).eps)}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """LAPACK's decompositions split their sums by thread count; on one thread they give the same bits whatever the job was given."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
@@ -58,17 +70,21 @@ class Moments:
         `cov*`: square roots of the scatter's eigenvalues (negative ones, which are rounding, read 0); `tsqr64`: SVD of the factor.
         """
         if self.method == "tsqr64":
-            _, sigma, vectors = torch.linalg.svd(torch.from_numpy(self.factor(centred)))
+            with one_thread():
+                _, sigma, vectors = torch.linalg.svd(torch.from_numpy(self.factor(centred)))
             return sigma.flip(0).numpy(), vectors.flip(0).T.numpy()
-        values, vectors = torch.linalg.eigh(torch.from_numpy(self.scatter(centred)))
+        with one_thread():
+            values, vectors = torch.linalg.eigh(torch.from_numpy(self.scatter(centred)))
         return values.clamp_min(0.0).sqrt().numpy(), vectors.numpy()
 
     def gram_eigenvalues(self) -> np.ndarray:
         """Eigenvalues (ascending) of A = X^T X / n, uncentred, signs kept: a negative one is rounding and is not hidden."""
         if self.method == "tsqr64":
-            sigma = torch.linalg.svdvals(torch.from_numpy(self.factor(centred=False)))
+            with one_thread():
+                sigma = torch.linalg.svdvals(torch.from_numpy(self.factor(centred=False)))
             return (sigma.flip(0) ** 2 / self.n).numpy()
-        return torch.linalg.eigvalsh(torch.from_numpy(self.scatter(centred=False) / self.n)).numpy()
+        with one_thread():
+            return torch.linalg.eigvalsh(torch.from_numpy(self.scatter(centred=False) / self.n)).numpy()
 
     def length_along(self, direction: np.ndarray, centred: bool = True) -> float:
         """|X v| (centred or raw) along a unit vector v of shape (d,); NaN-free, 0 where rounding makes the square negative."""
