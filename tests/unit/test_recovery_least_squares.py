@@ -1,0 +1,74 @@
+"""Least squares: planted weights come back, the noise estimate is honest, rank is decided, the sliced residual is exact."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from normgauge.recovery import sliced_product
+from normgauge.recovery.arithmetic import ROUTES, arithmetic
+from normgauge.recovery.grids import GRIDS
+from normgauge.recovery.least_squares import design_matrix, factorise, solve
+
+
+def planted(condition, seed=0, rows=400, width=24, columns=10):
+    generator = np.random.default_rng(seed)
+    mixing = np.linalg.qr(generator.standard_normal((width, width)))[0] * np.geomspace(1, 1 / condition, width)
+    inputs = generator.standard_normal((rows, width)) @ mixing @ np.linalg.qr(generator.standard_normal((width, width)))[0]
+    weights = GRIDS["float32"].round(generator.standard_normal((width, columns)) * 0.1)
+    bias = GRIDS["float32"].round(generator.standard_normal(columns))
+    return inputs, weights, bias, inputs @ weights + bias
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("extended", [False, True])
+def test_planted_weights_come_back_and_the_noise_covers_the_error(route, extended):
+    inputs, weights, bias, outputs = planted(1e5)
+    factors = factorise(design_matrix(inputs, intercept=True), arithmetic(route))
+    solution = solve(factors, outputs, arithmetic(route), extended=extended)
+    truth = np.vstack([weights, bias])
+    error = np.abs(solution.values - truth) / (factors.row_norms[:, None] * solution.deviation)
+    assert factors.null_rank == 0
+    assert np.sqrt((error**2).mean()) < 2.0
+    assert np.sqrt((error**2).mean()) > 0.1
+    assert solution.relative_residual.max() < 1e-14
+
+
+def test_normal_equations_would_lose_what_qr_keeps():
+    inputs, weights, bias, outputs = planted(1e7)
+    design = design_matrix(inputs, intercept=True)
+    solution = solve(factorise(design, arithmetic("torch")), outputs, arithmetic("torch"))
+    truth = np.vstack([weights, bias])
+    normal = np.linalg.solve(design.T @ design, design.T @ outputs)
+    assert np.abs(solution.values - truth).max() * 1e3 < np.abs(normal - truth).max()
+
+
+def test_rank_is_decided():
+    inputs, *_ = planted(1e5)
+    dependent = np.hstack([inputs, inputs @ np.ones((inputs.shape[1], 1)), np.zeros((len(inputs), 1))])
+    assert factorise(design_matrix(inputs, intercept=True), arithmetic("torch")).null_rank == 0
+    assert factorise(design_matrix(dependent, intercept=True), arithmetic("torch")).null_rank == 2
+
+
+def test_more_observations_lower_the_noise_as_the_square_root():
+    few, many = (factorise(design_matrix(planted(10, rows=rows)[0], True), arithmetic("torch")).row_norms for rows in (500, 8000))
+    assert np.median(few / many) == pytest.approx(4.0, rel=0.1)
+
+
+def test_the_sliced_residual_is_exact_to_twice_the_precision():
+    generator = np.random.default_rng(3)
+    design = generator.standard_normal((6, 40)) * 10.0 ** generator.uniform(-3, 3, (6, 40))
+    values = generator.standard_normal((40, 3))
+    targets = design @ values
+    exact = np.array(
+        [
+            [
+                float(Fraction(targets[i, c]) - sum(Fraction(design[i, j]) * Fraction(values[j, c]) for j in range(40)))
+                for c in range(3)
+            ]
+            for i in range(6)
+        ]
+    )
+    scale = np.abs(design) @ np.abs(values)
+    assert (np.abs(sliced_product.residual(targets, design, values) - exact) / scale).max() < 2.0**-60
+    assert (np.abs((targets - design @ values) - exact) / scale).max() > 2.0**-56

@@ -1,0 +1,67 @@
+"""Two independent arithmetic routes for the same linear algebra; recovered bits must not depend on which one ran."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import scipy.linalg
+import torch
+
+from normgauge.errors import InputError
+
+
+class Arithmetic(Protocol):
+    """Float64 linear algebra on C-ordered numpy arrays."""
+
+    name: str
+
+    def qr(self, design: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Householder QR of an (N, n) matrix: orthonormal (N, n) and upper triangular (n, n)."""
+
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Matrix product."""
+
+    def solve_triangle(self, triangle: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Solution of triangle @ x = right for an upper triangle."""
+
+
+class Torch:
+    """PyTorch's BLAS and LAPACK (Intel MKL in the published x86 builds): blocked Householder reflectors (geqrf, orgqr)."""
+
+    name = "torch"
+
+    def qr(self, design: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        orthogonal, triangle = torch.linalg.qr(torch.from_numpy(design), mode="reduced")
+        return orthogonal.numpy(), triangle.numpy()
+
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
+
+    def solve_triangle(self, triangle: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return torch.linalg.solve_triangular(torch.from_numpy(triangle), torch.from_numpy(right), upper=True).numpy()
+
+
+class Scipy:
+    """scipy's BLAS and LAPACK (OpenBLAS)."""
+
+    name = "scipy"
+
+    def qr(self, design: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return scipy.linalg.qr(design, mode="economic", check_finite=False)
+
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return left @ right
+
+    def solve_triangle(self, triangle: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return scipy.linalg.solve_triangular(triangle, right, check_finite=False)
+
+
+ROUTES: dict[str, Arithmetic] = {route.name: route for route in (Torch(), Scipy())}
+
+
+def arithmetic(name: str) -> Arithmetic:
+    """The route of that name; InputError for an unknown one."""
+    if name not in ROUTES:
+        raise InputError(f"arithmetic {name!r}: expected one of {', '.join(ROUTES)}")
+    return ROUTES[name]

@@ -1,0 +1,97 @@
+"""The line of weights that a map behind a LayerNorm cannot tell apart, and a column's place on it.
+
+A LayerNorm's output x_j = g_j u_j + beta_j has sum_j u_j = 0, so [x, 1] v = 0 for v = (1/g, -C), C = sum_j beta_j / g_j. Hence
+W + alpha v gives the same outputs for every alpha. The design column of the largest |1/g| (the pivot) is dropped: that fixes
+w_pivot = 0 and spreads less noise than the minimum-norm choice, because the other columns are the better determined ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from normgauge.errors import InputError
+from normgauge.recovery.grids import Grid
+
+ACCEPTED_DEVIATIONS = 8.0
+"""A coordinate may lie this many of its own noises from a grid point; 10^9 Gaussian coordinates stay within 6.2."""
+REQUIRED_LOG10_NULL = -20.0
+"""A wrong place on the line must pass with less than this probability; a search window holds up to 10^10 distinguishable places."""
+
+
+@dataclass(frozen=True)
+class GaugeLine:
+    """direction: (n,) v, the intercept's coordinate last when there is one; pivot: the dropped coordinate; weights: fan_in."""
+
+    direction: np.ndarray
+    pivot: int
+    weights: int
+
+    @classmethod
+    def behind(cls, gains: np.ndarray, biases: np.ndarray | None, intercept: bool) -> GaugeLine:
+        """The line of a map behind a LayerNorm with these gains and biases; InputError when a gain is zero."""
+        if not gains.all():
+            zero = int(np.flatnonzero(gains == 0)[0])
+            raise InputError(f"gain {zero} is zero: its feature is constant and its weights cannot be told from the map's bias")
+        constant = 0.0 if biases is None else float(np.sum(biases / gains))
+        tail = [-constant] if intercept else []
+        return cls(np.concatenate([1 / gains, tail]), int(np.argmin(np.abs(gains))), len(gains))
+
+    def complete(self, reduced: np.ndarray) -> np.ndarray:
+        """Put the pivot's zero row back into (n - 1, k) values of the design without the pivot."""
+        return np.insert(reduced, self.pivot, 0.0, axis=0)
+
+    def window(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Centre and half-width (k,) of the searched part of the line, for (n, k) values.
+
+        The centre makes the weights' norm least; the half-width lets the part along 1/g be as large as all the rest together.
+        """
+        direction = self.direction[: self.weights]
+        square = direction @ direction
+        centre = -(direction @ values[: self.weights]) / square
+        least = values[: self.weights] + np.outer(direction, centre)
+        return centre, np.sqrt(np.einsum("ij,ij->j", least, least) / square)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Columns at a place on the line. values: (n, k) grid points. noise: (n, k). residual: (n, k) distance to the grid point.
+
+    score: (k,) worst residual in ulp over the coordinates whose noise is below 1/32 ulp; log10_null: (k,) probability that a
+    wrong place passes; accepted: (k,).
+    """
+
+    values: np.ndarray
+    noise: np.ndarray
+    residual: np.ndarray
+    score: np.ndarray
+    log10_null: np.ndarray
+    accepted: np.ndarray
+
+
+def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: np.ndarray, alpha_noise: np.ndarray, grid: Grid) -> Placed:
+    """Round every coordinate of values + alpha direction and judge the place. values, noise: (n, k); alpha, alpha_noise: (k,)."""
+    moved = values + direction[:, None] * alpha
+    rounded = grid.round(moved)
+    residual = np.abs(moved - rounded)
+    spread = np.sqrt(noise * noise + (direction[:, None] * alpha_noise) ** 2)
+    ulp = grid.ulp(rounded)
+    passing = np.minimum(2 * ACCEPTED_DEVIATIONS * spread / ulp, 1.0)
+    log10_null = np.log10(np.maximum(passing, 1e-300)).sum(axis=0)
+    score = np.where(spread < ulp / 32, residual / ulp, 0.0).max(axis=0)
+    within = (residual <= ACCEPTED_DEVIATIONS * spread).all(axis=0)
+    return Placed(rounded, spread, residual, score, log10_null, within & (log10_null <= REQUIRED_LOG10_NULL))
+
+
+def refine(placed: Placed, values: np.ndarray, noise: np.ndarray, direction: np.ndarray, ulp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """alpha and its noise (k,) from every coordinate that is clearly resolved, each weighted by its precision.
+
+    The coordinates' errors are correlated, so the noise is the weighted mean of theirs, not divided by their number.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        precision = np.where((noise > 0) & (placed.noise < ulp / 64) & (direction[:, None] != 0), (direction[:, None] / noise) ** 2, 0.0)
+        total = precision.sum(axis=0)
+        alpha = (precision * (placed.values - values) / direction[:, None]).sum(axis=0, where=precision > 0) / total
+        alpha_noise = (precision * noise / np.abs(direction[:, None])).sum(axis=0, where=precision > 0) / total
+    return alpha, alpha_noise

@@ -1,0 +1,200 @@
+"""Where on the gauge line does a stored column lie? Found by lattice reduction.
+
+At the stored alpha every coordinate w_j + alpha v_j is a grid point. For a handful of coordinates that is an approximate
+simultaneous congruence, alpha v_j = -w_j (mod q) up to the noise of w_j. Its lattice, spanned by q e_j and a small step delta v, is
+the same for every column of every map behind the norm, so it is reduced once (Lenstra, Lenstra and Lovasz 1982) and each column
+costs one run of Babai's nearest plane (1986). The step is so small that v itself is the one short vector; all others must be longer
+than the noise, and are by construction: coordinates are added until the Gram-Schmidt lengths say so. Where no number of coordinates
+suffices (equal gains, or gains in small integer ratios), the line meets the grid at many places and the answer is "undetermined".
+
+A column is first scaled by a power of two to unit size, so that one spacing q serves all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import flint
+import numpy as np
+
+from normgauge.recovery import gauge_line
+from normgauge.recovery.gauge_line import GaugeLine
+from normgauge.recovery.grids import Grid
+
+SEPARATION = 14.0
+"""Least Gram-Schmidt length, in noises, of every basis vector but the step: nearest plane then fails beyond 7 noises only."""
+MOST_COORDINATES = 40
+MOST_DRAWS = 48
+STEP_BITS = 3
+SCALE_BITS = 72
+COLUMNS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A reduced lattice for some coordinates.
+
+    basis: (m + 1, m + 1) reduced rows in units of the noise; directions: its Gram-Schmidt vectors; steps: (m + 1,) int64, how many
+    delta each row moves alpha, modulo 2^64; spacing: q; step: delta; units: (m,) powers of two near the noise of each coordinate.
+    """
+
+    coordinates: np.ndarray
+    basis: np.ndarray
+    directions: np.ndarray
+    steps: np.ndarray
+    spacing: float
+    step: float
+    units: np.ndarray
+
+    @property
+    def separation(self) -> float:
+        """The least Gram-Schmidt length apart from the first vector's, the step itself."""
+        return float(np.sqrt((self.directions[1:] ** 2).sum(axis=1)).min())
+
+    def nearest(self, values: np.ndarray) -> np.ndarray:
+        """alpha (k,) at which (m, k) scaled values are nearest to multiples of the spacing, by Babai's nearest plane."""
+        offset = np.rint(values / self.spacing) * self.spacing - values
+        rest = np.vstack([offset / self.units[:, None], np.zeros((1, values.shape[1]))])
+        count = np.zeros(values.shape[1], dtype=np.int64)
+        for row in range(len(self.basis) - 1, -1, -1):
+            direction = self.directions[row]
+            multiples = np.rint(direction @ rest / (direction @ direction))
+            rest -= np.outer(self.basis[row], multiples)
+            count += self.steps[row] * multiples.astype(np.int64)
+        return count * self.step
+
+
+def reduced(direction: np.ndarray, noise: np.ndarray, half_width: float, spacing: float, coordinates: np.ndarray) -> Lattice:
+    """LLL-reduce the lattice of some coordinates. direction, noise: (m,) of those; half_width: of the searched alpha."""
+    count = len(coordinates)
+    exponents = np.floor(np.log2(noise)).astype(int)
+    step = 2.0 ** np.floor(np.log2((noise / np.abs(direction)).min()) - STEP_BITS)
+    spacing_exponent = round(np.log2(spacing))
+    rows = [[0] * (count + 1) for _ in range(count + 1)]
+    for index in range(count):
+        scaled = np.frexp(direction[index] * step)
+        shift = SCALE_BITS - int(exponents[index]) + int(scaled[1]) - 53
+        mantissa = int(np.ldexp(scaled[0], 53))
+        rows[0][index] = mantissa << shift if shift >= 0 else (mantissa + (1 << (-shift - 1))) >> -shift
+        rows[index + 1][index] = 1 << (SCALE_BITS + spacing_exponent - int(exponents[index]))
+    # the last coordinate counts steps, on a scale that makes the whole window as long as a few noises
+    window_unit = max(1, round(2.0**SCALE_BITS * 4 * step / half_width))
+    rows[0][count] = window_unit
+    matrix = flint.fmpz_mat(rows).lll().tolist()
+    steps = np.array([_signed(int(row[count]) // window_unit) for row in matrix], dtype=np.int64)
+    basis = np.array([[float(int(entry)) for entry in row] for row in matrix]) * 2.0**-SCALE_BITS
+    return Lattice(coordinates, basis, _gram_schmidt(basis), steps, spacing, step, 2.0**exponents)
+
+
+def _signed(value: int) -> int:
+    """The representative of a residue modulo 2^64 in the range of int64."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _gram_schmidt(basis: np.ndarray) -> np.ndarray:
+    orthogonal, triangle = np.linalg.qr(basis.T)
+    return (orthogonal * np.diag(triangle)).T
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found. alpha: (k,) NaN where nothing was accepted; draws: lattices used; separable: whether any lattice was."""
+
+    alpha: np.ndarray
+    draws: int
+    separable: bool
+
+
+def search(line: GaugeLine, values: np.ndarray, row_norms: np.ndarray, deviation: np.ndarray, grid: Grid, seed: int) -> Search:
+    """Find alpha for every column of (n, k) values on the line; noise is row_norms (n,) times deviation (k,), zero at the pivot."""
+    centre, half_width = line.window(values)
+    alpha = np.full(len(centre), np.nan)
+    scale = _power_of_two(half_width * np.linalg.norm(line.direction[: line.weights]) / np.sqrt(line.weights))
+    usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (row_norms > 0))
+    generator = np.random.default_rng(seed)
+    pending, draws = np.arange(len(alpha)), 0
+    while len(pending) and draws < MOST_DRAWS:
+        lattice = _draw(line, row_norms, float(np.quantile((deviation / scale)[pending], 0.9)), usable, grid, generator)
+        if lattice is None:
+            break
+        draws += 1
+        for start in range(0, len(pending), COLUMNS_AT_ONCE):
+            chosen = pending[start : start + COLUMNS_AT_ONCE]
+            drawn = lattice.coordinates
+            least = (values[np.ix_(drawn, chosen)] + np.outer(line.direction[drawn], centre[chosen])) / scale[chosen]
+            found = centre[chosen] + lattice.nearest(least) * scale[chosen]
+            accepted, refined = verified(line, values[:, chosen], row_norms[:, None] * deviation[chosen], found, drawn, grid)
+            alpha[chosen[accepted]] = refined[accepted]
+        pending = pending[np.isnan(alpha[pending])]
+    return Search(alpha, draws, draws > 0)
+
+
+def verified(
+    line: GaugeLine, values: np.ndarray, noise: np.ndarray, alpha: np.ndarray, drawn: np.ndarray, grid: Grid
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether every coordinate is on the grid at alpha, and alpha refined by all of them. values, noise: (n, k)."""
+    alpha_noise = (noise[drawn] / np.abs(line.direction[drawn, None])).min(axis=0)
+    first = gauge_line.place(values, noise, line.direction, alpha, alpha_noise, grid)
+    refined, refined_noise = gauge_line.refine(first, values, noise, line.direction, grid.ulp(first.values))
+    refined = np.where(np.isfinite(refined), refined, alpha)
+    refined_noise = np.where(np.isfinite(refined_noise), refined_noise, alpha_noise)
+    second = gauge_line.place(values, noise, line.direction, refined, refined_noise, grid)
+    return first.accepted & second.accepted, refined
+
+
+def _power_of_two(values: np.ndarray) -> np.ndarray:
+    return 2.0 ** np.rint(np.log2(np.where(values > 0, values, 1.0)))
+
+
+def _draw(
+    line: GaugeLine, row_norms: np.ndarray, deviation: float, usable: np.ndarray, grid: Grid, generator: np.random.Generator
+) -> Lattice | None:
+    """A separated lattice on random coordinates of the better determined half, or None when no spacing gives one."""
+    half_width = float(np.sqrt(line.weights) / np.linalg.norm(line.direction[: line.weights]))
+    noise = np.maximum(row_norms[usable] * deviation, 2.0**-53)
+    best = np.argsort(noise)[: max(MOST_COORDINATES, len(usable) // 2)]
+    coordinates, noise = usable[best], noise[best]
+    for slack, count in _plans(line.direction[coordinates], noise, half_width, grid):
+        spacing = 2.0 ** -(slack + grid.mantissa)
+        lattice = _separated(line.direction[coordinates], coordinates, noise, half_width, spacing, count, generator)
+        if lattice is not None:
+            return lattice
+    return None
+
+
+def _plans(direction: np.ndarray, noise: np.ndarray, half_width: float, grid: Grid) -> list[tuple[int, int]]:
+    """(slack, coordinates) pairs, the likeliest to fit a column first.
+
+    Coordinates with |W| above 2^-slack of the column's size are multiples of the spacing 2^-(slack + mantissa). A finer spacing fits
+    more coordinates but leaves fewer bits for each above the noise, so that more are needed.
+    """
+    needed = np.log2(half_width * np.median(np.abs(direction) / noise)) + STEP_BITS
+    plans = []
+    for slack in range(13):
+        bits = -slack - grid.mantissa - np.median(np.log2(noise))
+        spare = bits - np.log2(SEPARATION) - 1.5
+        if spare > 0:
+            count = max(4, int(np.ceil(needed / spare)))
+            if count <= MOST_COORDINATES:
+                plans.append((count * np.log1p(-0.8 * 2.0**-slack), slack, count))
+    return [(slack, count) for _, slack, count in sorted(plans, reverse=True)]
+
+
+def _separated(
+    direction: np.ndarray,
+    coordinates: np.ndarray,
+    noise: np.ndarray,
+    half_width: float,
+    spacing: float,
+    count: int,
+    generator: np.random.Generator,
+) -> Lattice | None:
+    """A lattice on `count` or a few more random coordinates, as many as its separation takes, or None."""
+    order = generator.permutation(len(coordinates))
+    while count <= min(MOST_COORDINATES, len(coordinates)):
+        drawn = order[:count]
+        lattice = reduced(direction[drawn], noise[drawn], half_width, spacing, coordinates[drawn])
+        if lattice.separation >= SEPARATION:
+            return lattice
+        count += 2
+    return None

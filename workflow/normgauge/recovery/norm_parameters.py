@@ -1,0 +1,54 @@
+"""Gain and bias of a normalisation layer from its input and output: least squares with two parameters per feature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from normgauge.anatomy.structure import NormKind
+
+
+@dataclass(frozen=True)
+class NormParameters:
+    """Effective gains and biases (d,), their noise (d,), and the deviation of the output over its root mean square (d,).
+
+    `biases` is None for a norm without bias. Gains are effective ones: a stored offset is not removed.
+    """
+
+    gains: np.ndarray
+    biases: np.ndarray | None
+    gain_noise: np.ndarray
+    bias_noise: np.ndarray | None
+    relative_residual: np.ndarray
+
+
+def normalised(inputs: np.ndarray, kind: NormKind, eps: float) -> np.ndarray:
+    """The normaliser alone, per row of (N, d): x / sqrt(mean(x^2) + eps), of the centred x for a LayerNorm."""
+    centred = inputs - inputs.mean(axis=1, keepdims=True) if kind is NormKind.LAYER_NORM else inputs
+    return centred / np.sqrt(np.mean(centred * centred, axis=1, keepdims=True) + eps)
+
+
+def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, has_bias: bool) -> NormParameters:
+    """Gain and bias per feature from (N, d) input and output of a norm, with one refinement on the residual."""
+    unit = normalised(inputs, kind, eps)
+    rows = len(unit)
+    mean = unit.mean(axis=0) if has_bias else np.zeros(unit.shape[1])
+    centred = unit - mean
+    energy = np.einsum("ij,ij->j", centred, centred)
+    gains, biases, residual = np.zeros_like(mean), np.zeros_like(mean), outputs
+    for _ in range(2):
+        step = np.einsum("ij,ij->j", centred, residual) / energy
+        gains = gains + step
+        if has_bias:
+            biases = biases + residual.mean(axis=0) - step * mean
+        residual = outputs - unit * gains - biases
+    deviation = np.sqrt(np.einsum("ij,ij->j", residual, residual) / (rows - 1 - has_bias))
+    scale = np.sqrt(np.einsum("ij,ij->j", outputs, outputs) / rows)
+    return NormParameters(
+        gains,
+        biases if has_bias else None,
+        deviation / np.sqrt(energy),
+        deviation * np.sqrt(1 / rows + mean * mean / energy) if has_bias else None,
+        deviation / np.where(scale > 0, scale, 1.0),
+    )
