@@ -16,6 +16,8 @@ from normgauge.recovery.grids import Grid
 
 ACCEPTED_DEVIATIONS = 8.0
 """A coordinate may lie this many of its own noises from a grid point; 10^9 Gaussian coordinates stay within 6.2."""
+WINDOW = 4.0
+"""The searched part of a line: the part of a column along 1/g may be this many times as large as all the rest of it together."""
 REQUIRED_LOG10_NULL = -20.0
 """A wrong place on the line must pass with less than this probability; a search window holds up to 10^10 distinguishable places."""
 
@@ -45,13 +47,13 @@ class GaugeLine:
     def window(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Centre and half-width (k,) of the searched part of the line, for (n, k) values.
 
-        The centre makes the weights' norm least; the half-width lets the part along 1/g be as large as all the rest together.
+        The centre makes the weights' norm least; the half-width lets the part along 1/g be WINDOW times that norm.
         """
         direction = self.direction[: self.weights]
         square = direction @ direction
         centre = -(direction @ values[: self.weights]) / square
         least = values[: self.weights] + np.outer(direction, centre)
-        return centre, np.sqrt(np.einsum("ij,ij->j", least, least) / square)
+        return centre, WINDOW * np.sqrt(np.einsum("ij,ij->j", least, least) / square)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Placed:
     """Columns at a place on the line. values: (n, k) grid points. noise: (n, k). residual: (n, k) distance to the grid point.
 
     score: (k,) worst residual in ulp over the coordinates whose noise is below 1/32 ulp; log10_null: (k,) probability that a
-    wrong place passes; accepted: (k,).
+    wrong place passes; on_grid: (k,) whether every coordinate is as near to the grid as its noise allows.
     """
 
     values: np.ndarray
@@ -67,7 +69,12 @@ class Placed:
     residual: np.ndarray
     score: np.ndarray
     log10_null: np.ndarray
-    accepted: np.ndarray
+    on_grid: np.ndarray
+
+    @property
+    def accepted(self) -> np.ndarray:
+        """(k,) on the grid, and not by chance."""
+        return self.on_grid & (self.log10_null <= REQUIRED_LOG10_NULL)
 
 
 def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: np.ndarray, alpha_noise: np.ndarray, grid: Grid) -> Placed:
@@ -80,18 +87,17 @@ def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: n
     passing = np.minimum(2 * ACCEPTED_DEVIATIONS * spread / ulp, 1.0)
     log10_null = np.log10(np.maximum(passing, 1e-300)).sum(axis=0)
     score = np.where(spread < ulp / 32, residual / ulp, 0.0).max(axis=0)
-    within = (residual <= ACCEPTED_DEVIATIONS * spread).all(axis=0)
-    return Placed(rounded, spread, residual, score, log10_null, within & (log10_null <= REQUIRED_LOG10_NULL))
+    on_grid = (residual <= ACCEPTED_DEVIATIONS * spread).all(axis=0)
+    return Placed(rounded, spread, residual, score, log10_null, on_grid)
 
 
-def refine(placed: Placed, values: np.ndarray, noise: np.ndarray, direction: np.ndarray, ulp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def refine(placed: Placed, values: np.ndarray, noise: np.ndarray, direction: np.ndarray, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
     """alpha and its noise (k,) from every coordinate that is clearly resolved, each weighted by its precision.
 
     The coordinates' errors are correlated, so the noise is the weighted mean of theirs, not divided by their number.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        precision = np.where((noise > 0) & (placed.noise < ulp / 64) & (direction[:, None] != 0), (direction[:, None] / noise) ** 2, 0.0)
-        total = precision.sum(axis=0)
-        alpha = (precision * (placed.values - values) / direction[:, None]).sum(axis=0, where=precision > 0) / total
-        alpha_noise = (precision * noise / np.abs(direction[:, None])).sum(axis=0, where=precision > 0) / total
-    return alpha, alpha_noise
+    slope = direction[:, None]
+    precision = np.where(placed.noise < grid.ulp(placed.values) / 64, (slope / noise) ** 2, 0.0)
+    precision /= np.maximum(precision.sum(axis=0), 1e-300)
+    alpha = (precision * (placed.values - values) / slope).sum(axis=0)
+    return alpha, (precision * noise / np.abs(slope)).sum(axis=0)

@@ -18,7 +18,7 @@ import flint
 import numpy as np
 
 from normgauge.recovery import gauge_line
-from normgauge.recovery.gauge_line import GaugeLine
+from normgauge.recovery.gauge_line import WINDOW, GaugeLine
 from normgauge.recovery.grids import Grid
 
 SEPARATION = 14.0
@@ -28,6 +28,8 @@ MOST_DRAWS = 48
 STEP_BITS = 3
 SCALE_BITS = 72
 COLUMNS_AT_ONCE = 512
+PROBES = 96
+"""Coordinates on which a found place is accepted; far more than its null probability needs."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,13 @@ def _gram_schmidt(basis: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found. alpha: (k,) NaN where nothing was accepted; draws: lattices used; separable: whether any lattice was."""
+    """What a search found. alpha: (k,) NaN where nothing was accepted; alpha_noise: (k,); draws: lattices used; separable: whether any was.
+
+    A place is accepted here on the best determined coordinates; `gauge_line.place` then judges all of them.
+    """
 
     alpha: np.ndarray
+    alpha_noise: np.ndarray
     draws: int
     separable: bool
 
@@ -108,9 +114,11 @@ class Search:
 def search(line: GaugeLine, values: np.ndarray, row_norms: np.ndarray, deviation: np.ndarray, grid: Grid, seed: int) -> Search:
     """Find alpha for every column of (n, k) values on the line; noise is row_norms (n,) times deviation (k,), zero at the pivot."""
     centre, half_width = line.window(values)
-    alpha = np.full(len(centre), np.nan)
-    scale = _power_of_two(half_width * np.linalg.norm(line.direction[: line.weights]) / np.sqrt(line.weights))
+    alpha, alpha_noise = np.full(len(centre), np.nan), np.full(len(centre), np.nan)
+    scale = _power_of_two(half_width / _half_width(line))
     usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (row_norms > 0))
+    usable = usable[np.argsort(row_norms[usable])]
+    probes = usable[:PROBES]
     generator = np.random.default_rng(seed)
     pending, draws = np.arange(len(alpha)), 0
     while len(pending) and draws < MOST_DRAWS:
@@ -118,28 +126,24 @@ def search(line: GaugeLine, values: np.ndarray, row_norms: np.ndarray, deviation
         if lattice is None:
             break
         draws += 1
+        drawn = lattice.coordinates
         for start in range(0, len(pending), COLUMNS_AT_ONCE):
             chosen = pending[start : start + COLUMNS_AT_ONCE]
-            drawn = lattice.coordinates
             least = (values[np.ix_(drawn, chosen)] + np.outer(line.direction[drawn], centre[chosen])) / scale[chosen]
             found = centre[chosen] + lattice.nearest(least) * scale[chosen]
-            accepted, refined = verified(line, values[:, chosen], row_norms[:, None] * deviation[chosen], found, drawn, grid)
-            alpha[chosen[accepted]] = refined[accepted]
+            found_noise = (row_norms[drawn] / np.abs(line.direction[drawn])).min() * deviation[chosen]
+            direction, probed, noise = line.direction[probes], values[np.ix_(probes, chosen)], np.outer(row_norms[probes], deviation[chosen])
+            placed = gauge_line.place(probed, noise, direction, found, found_noise, grid)
+            kept = chosen[placed.accepted]
+            refined, refined_noise = gauge_line.refine(placed, probed, noise, direction, grid)
+            alpha[kept], alpha_noise[kept] = refined[placed.accepted], refined_noise[placed.accepted]
         pending = pending[np.isnan(alpha[pending])]
-    return Search(alpha, draws, draws > 0)
+    return Search(alpha, alpha_noise, draws, draws > 0)
 
 
-def verified(
-    line: GaugeLine, values: np.ndarray, noise: np.ndarray, alpha: np.ndarray, drawn: np.ndarray, grid: Grid
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whether every coordinate is on the grid at alpha, and alpha refined by all of them. values, noise: (n, k)."""
-    alpha_noise = (noise[drawn] / np.abs(line.direction[drawn, None])).min(axis=0)
-    first = gauge_line.place(values, noise, line.direction, alpha, alpha_noise, grid)
-    refined, refined_noise = gauge_line.refine(first, values, noise, line.direction, grid.ulp(first.values))
-    refined = np.where(np.isfinite(refined), refined, alpha)
-    refined_noise = np.where(np.isfinite(refined_noise), refined_noise, alpha_noise)
-    second = gauge_line.place(values, noise, line.direction, refined, refined_noise, grid)
-    return first.accepted & second.accepted, refined
+def _half_width(line: GaugeLine) -> float:
+    """Half the searched window of a column whose weights have a root mean square of 1."""
+    return float(WINDOW * np.sqrt(line.weights) / np.linalg.norm(line.direction[: line.weights]))
 
 
 def _power_of_two(values: np.ndarray) -> np.ndarray:
@@ -149,11 +153,10 @@ def _power_of_two(values: np.ndarray) -> np.ndarray:
 def _draw(
     line: GaugeLine, row_norms: np.ndarray, deviation: float, usable: np.ndarray, grid: Grid, generator: np.random.Generator
 ) -> Lattice | None:
-    """A separated lattice on random coordinates of the better determined half, or None when no spacing gives one."""
-    half_width = float(np.sqrt(line.weights) / np.linalg.norm(line.direction[: line.weights]))
-    noise = np.maximum(row_norms[usable] * deviation, 2.0**-53)
-    best = np.argsort(noise)[: max(MOST_COORDINATES, len(usable) // 2)]
-    coordinates, noise = usable[best], noise[best]
+    """A separated lattice on random coordinates of the better determined half of `usable`, or None when no spacing gives one."""
+    half_width = _half_width(line)
+    coordinates = usable[: max(MOST_COORDINATES, len(usable) // 2)]
+    noise = np.maximum(row_norms[coordinates] * deviation, 2.0**-53)
     for slack, count in _plans(line.direction[coordinates], noise, half_width, grid):
         spacing = 2.0 ** -(slack + grid.mantissa)
         lattice = _separated(line.direction[coordinates], coordinates, noise, half_width, spacing, count, generator)
