@@ -1,0 +1,230 @@
+"""One linear map from its input and output: stored values, a margin for each, or the reason why they are not determined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from normgauge.errors import InputError
+from normgauge.recovery import gauge_line, lattice, stragglers
+from normgauge.recovery.arithmetic import Arithmetic
+from normgauge.recovery.gauge_line import GaugeLine
+from normgauge.recovery.grids import Grid
+from normgauge.recovery.least_squares import Factorisation, Solution, design_matrix, factorise, solve
+
+LINEAR = 1e-9
+"""Residual over the outputs' size above which outputs are not a linear function of the inputs; float64 leaves 1e-15."""
+COLUMNS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a map's observations determine.
+
+    values: (n, k) grid points, the intercept last when the map has one; NaN in undetermined columns. margins: (n, k), 0 there.
+    argument: the argument used. gauge_dimension: directions per column that the observations do not see. null_rank: of the design
+    [X, 1]; null_cosine: of the measured null vector with (1/g, -C). reason: why columns are undetermined, or None.
+    solution, line and alpha: what the certificate starts from, for maps behind a LayerNorm.
+    """
+
+    values: np.ndarray
+    margins: np.ndarray
+    argument: str
+    gauge_dimension: int
+    relative_residual: float
+    null_rank: int
+    null_cosine: float | None = None
+    reason: str | None = None
+    draws: int = 0
+    score: float | None = None
+    log10_null: float | None = None
+    solved: Solved | None = None
+
+    @property
+    def undetermined(self) -> np.ndarray:
+        """(k,) columns without a value."""
+        return np.isnan(self.values).any(axis=0)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The family of a map behind a LayerNorm: (n, k) values with a zero at the pivot, their (n, k) noise, and the line."""
+
+    line: GaugeLine
+    values: np.ndarray
+    noise: np.ndarray
+
+
+@dataclass(frozen=True)
+class Design:
+    """A factored design, reusable for every map with these inputs. line is None where the design must have full rank."""
+
+    factors: Factorisation
+    line: GaugeLine | None
+    null_rank: int
+    null_cosine: float | None
+
+
+def full_design(inputs: np.ndarray, intercept: bool, arithmetic: Arithmetic) -> Design:
+    """The design of maps that no LayerNorm feeds. inputs: (N, fan_in) with N > fan_in + 1."""
+    _require_rows(inputs)
+    factors = factorise(design_matrix(inputs, intercept), arithmetic)
+    return Design(factors, None, factors.null_rank, None)
+
+
+def gauge_design(inputs: np.ndarray, gains: np.ndarray, biases: np.ndarray | None, arithmetic: Arithmetic) -> Design:
+    """The design of maps behind a LayerNorm with these gains and biases, its pivot dropped; the null direction is measured.
+
+    InputError when the inputs are not the outputs of a LayerNorm with these gains: the rank or the null direction says so.
+    """
+    _require_rows(inputs)
+    line = GaugeLine.behind(gains, biases, intercept=True)
+    factors = factorise(design_matrix(inputs, True, line.pivot), arithmetic)
+    if factors.null_rank:
+        return Design(factors, line, factors.null_rank + 1, None)
+    dropped = np.ascontiguousarray(inputs[:, line.pivot : line.pivot + 1])
+    fit = solve(factors, dropped, arithmetic)
+    spread = float(dropped.std())
+    if fit.deviation[0] > LINEAR * spread:
+        raise InputError(
+            f"[X, 1] has full rank (the pivot feature {line.pivot} is not a combination of the others: residual {fit.deviation[0] / spread:.1e}); "
+            "the inputs are not the output of a LayerNorm"
+        )
+    measured = np.insert(-fit.values[:, 0], line.pivot, 1.0)
+    cosine = float(abs(measured @ line.direction) / np.linalg.norm(measured) / np.linalg.norm(line.direction))
+    if cosine < 1 - LINEAR:
+        raise InputError(f"the null direction of [X, 1] has cosine {cosine:.9f} with (1/g, -C); the gains or biases are not those of the norm")
+    return Design(factors, line, 1, cosine)
+
+
+def _require_rows(inputs: np.ndarray) -> None:
+    rows, width = inputs.shape
+    if rows < width + 2:
+        raise InputError(f"{rows} observations of {width} inputs: at least {width + 2} are needed; observe more sequences")
+
+
+def recover(design: Design, targets: Sequence[np.ndarray], intercepts: Sequence[bool], grid: Grid, arithmetic: Arithmetic, seed: int = 0) -> list[Recovered]:
+    """Stored values of the maps with outputs `targets`, (N, k) each, that share one design.
+
+    Behind a LayerNorm one lattice search serves all of them. `intercepts` says which maps have a bias; a fitted intercept of a map
+    without one must vanish, and is dropped.
+    """
+    if design.factors.null_rank:
+        return [_not_seen(design, outputs.shape[1], intercept) for outputs, intercept in zip(targets, intercepts, strict=True)]
+    solutions = [solve(design.factors, outputs, arithmetic) for outputs in targets]
+    if design.line is None:
+        return [_by_rounding(design, solution, grid) for solution in solutions]
+    return _on_the_line(design, design.line, solutions, intercepts, grid, seed)
+
+
+def _not_seen(design: Design, columns: int, intercept: bool) -> Recovered:
+    count = design.factors.design.shape[1] if design.line is None else len(design.line.direction) - (not intercept)
+    empty = np.full((count, columns), np.nan)
+    reason = f"the inputs leave {design.null_rank} directions of the design unseen"
+    return Recovered(empty, np.zeros_like(empty), "rank deficient", design.null_rank, 0.0, design.null_rank, reason=reason)
+
+
+def _by_rounding(design: Design, solution: Solution, grid: Grid) -> Recovered:
+    noise = np.outer(design.factors.row_norms, solution.deviation)
+    still = np.zeros(len(solution.deviation))
+    placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
+    reasons = _off_grid(solution, placed.on_grid, grid)
+    lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
+    margins = np.where(lost, 0.0, grid.boundary_distance(solution.values, placed.values) / np.maximum(noise, np.finfo(float).tiny))
+    return Recovered(
+        np.where(lost, np.nan, placed.values),
+        margins,
+        "least squares",
+        0,
+        float(solution.relative_residual.max()),
+        0,
+        reason=reasons,
+        score=float(placed.score.max()),
+    )
+
+
+def _off_grid(solution: Solution, on_grid: np.ndarray, grid: Grid) -> str | None:
+    if (solution.relative_residual > LINEAR).any():
+        return f"the outputs are not a linear function of the inputs (relative residual {solution.relative_residual.max():.1e})"
+    return None if on_grid.all() else f"{int((~on_grid).sum())} columns lie off the {grid.name} grid"
+
+
+def _on_the_line(
+    design: Design, line: GaugeLine, solutions: list[Solution], intercepts: Sequence[bool], grid: Grid, seed: int
+) -> list[Recovered]:
+    row_norms = np.insert(design.factors.row_norms, line.pivot, 0.0)
+    joined = line.complete(np.hstack([solution.values for solution in solutions]))
+    deviation = np.concatenate([solution.deviation for solution in solutions])
+    linear = np.concatenate([solution.relative_residual for solution in solutions]) <= LINEAR
+    found = lattice.search(line, joined[:, linear], row_norms, deviation[linear], grid, seed)
+    alpha, alpha_noise = np.full(len(linear), np.nan), np.full(len(linear), np.nan)
+    alpha[linear], alpha_noise[linear] = found.alpha, found.alpha_noise
+    ends = np.cumsum([len(solution.deviation) for solution in solutions])
+    parts = zip(solutions, intercepts, np.split(alpha, ends[:-1]), np.split(alpha_noise, ends[:-1]), strict=True)
+    return [_placed(design, line, *part, row_norms, grid, found) for part in parts]
+
+
+def _placed(
+    design: Design,
+    line: GaugeLine,
+    solution: Solution,
+    intercept: bool,
+    alpha: np.ndarray,
+    alpha_noise: np.ndarray,
+    row_norms: np.ndarray,
+    grid: Grid,
+    found: lattice.Search,
+) -> Recovered:
+    values, noise = line.complete(solution.values), np.outer(row_norms, solution.deviation)
+    known = ~np.isnan(alpha)
+    at, spread = np.where(known, alpha, 0.0), np.where(known, alpha_noise, 0.0)
+    placed = gauge_line.place(values, noise, line.direction, at, spread, grid)
+    lost = ~(known & placed.accepted)
+    moved = values + line.direction[:, None] * at
+    margins = grid.boundary_distance(moved, placed.values) / np.maximum(placed.noise, np.finfo(float).tiny)
+    kept = slice(None)
+    if not intercept:
+        lost |= np.abs(moved[-1]) > gauge_line.ACCEPTED_DEVIATIONS * placed.noise[-1]
+        kept = slice(-1)
+    return Recovered(
+        np.where(lost, np.nan, placed.values)[kept],
+        np.where(lost, 0.0, margins)[kept],
+        "gauge line and lattice",
+        int(lost.any()),
+        float(solution.relative_residual.max()),
+        design.null_rank,
+        design.null_cosine,
+        _lost_reason(lost, solution, found),
+        found.draws,
+        None if lost.all() else float(placed.score[~lost].max()),
+        None if lost.all() else float(placed.log10_null[~lost].max()),
+        Solved(line, values, noise),
+    )
+
+
+def _lost_reason(lost: np.ndarray, solution: Solution, found: lattice.Search) -> str | None:
+    if not lost.any():
+        return None
+    if (solution.relative_residual > LINEAR).any():
+        return f"the outputs are not a linear function of the inputs (relative residual {solution.relative_residual.max():.1e})"
+    if not found.separable:
+        return "the gains stand in small ratios (or are all equal): the line meets the grid at many places in the window"
+    return f"{int(lost.sum())} columns meet the grid nowhere that {found.draws} draws reached"
+
+
+def settle(recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid) -> tuple[Recovered, dict[int, stragglers.Evidence]]:
+    """Second look at the undecided coordinates with the same observations, the decided ones held; and its evidence by column."""
+    values, margins, evidence = recovered.values.copy(), recovered.margins.copy(), {}
+    pending = stragglers.stragglers(values, margins)
+    if pending:
+        design = design_matrix(inputs, intercept)
+        for straggler in pending:
+            seen = evidence[straggler.column] = straggler.evidence(design, outputs[:, straggler.column])
+            decided, margin = straggler.decide(seen, grid)
+            values[straggler.coordinates, straggler.column] = decided
+            margins[straggler.coordinates, straggler.column] = margin
+    from dataclasses import replace
+
+    return replace(recovered, values=values, margins=margins), evidence
