@@ -25,15 +25,19 @@ class PlantedLayer:
         return np.vstack([self.weights, self.bias])
 
 
-def layer(seed=0, width=48, columns=40, rows=1200, dtype="float32", gains=None, biases=None, weights=None, condition=30.0) -> PlantedLayer:
+def layer(
+    seed=0, width=48, columns=40, rows=1200, dtype="float32", gains=None, biases=None, weights=None, bias=None, condition=30.0
+) -> PlantedLayer:
     """A LayerNorm on correlated features that feeds a linear map; everything stored is rounded to `dtype`."""
     generator = np.random.default_rng(seed)
     store = grid(dtype)
     rotation = np.linalg.qr(generator.standard_normal((width, width)))[0]
-    residual = generator.standard_normal((rows, width)) * np.geomspace(1, 1 / condition, width) @ rotation + generator.standard_normal(width)
+    residual = generator.standard_normal((rows, width)) * np.geomspace(1, 1 / condition, width) @ rotation + generator.standard_normal(
+        width
+    )
     gains = store.round(generator.lognormal(-0.5, 0.6, width)) if gains is None else gains
     biases = store.round(generator.standard_normal(width) * 0.2) if biases is None else biases
     weights = store.round(generator.standard_normal((width, columns)) * 0.14) if weights is None else weights
-    bias = store.round(generator.standard_normal(weights.shape[1]) * 0.3)
+    bias = store.round(generator.standard_normal(weights.shape[1]) * 0.3) if bias is None else bias
     inputs = normalised(residual, NormKind.LAYER_NORM, 1e-5) * gains + biases
     return PlantedLayer(residual, inputs, inputs @ weights + bias, gains, biases, weights, bias, store)

@@ -62,10 +62,7 @@ def test_the_sliced_residual_is_exact_to_twice_the_precision():
     targets = design @ values
     exact = np.array(
         [
-            [
-                float(Fraction(targets[i, c]) - sum(Fraction(design[i, j]) * Fraction(values[j, c]) for j in range(40)))
-                for c in range(3)
-            ]
+            [float(Fraction(targets[i, c]) - sum(Fraction(design[i, j]) * Fraction(values[j, c]) for j in range(40))) for c in range(3)]
             for i in range(6)
         ]
     )

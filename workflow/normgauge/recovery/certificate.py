@@ -82,7 +82,8 @@ def tolerance(line: GaugeLine, weights: np.ndarray, grid: Grid) -> float:
 def sieve(given: Candidates) -> np.ndarray:
     """Grid indices of the candidates at which every coordinate is on the grid: all of them tried, each until its first failure."""
     survivors = [
-        _passing(given, np.arange(start, min(start + CHUNK, given.last + 1), dtype=np.int64)) for start in range(given.first, given.last + 1, CHUNK)
+        _passing(given, np.arange(start, min(start + CHUNK, given.last + 1), dtype=np.int64))
+        for start in range(given.first, given.last + 1, CHUNK)
     ]
     return np.concatenate(survivors)
 
@@ -151,7 +152,7 @@ def _returns(position: int, rotation: int, width: int, limit: int) -> list[int]:
     step = _first(rotation, MODULUS, -position, width)
     if step is None or step >= limit:
         return []
-    right = _first(rotation, MODULUS, 1 - rotation, width - 1)
+    right = _first(rotation, MODULUS, -rotation, width)
     left = _first(rotation, MODULUS, -width - rotation, width - 1)
     forward = limit if right is None else right + 1
     backward = limit if left is None else left + 1

@@ -71,9 +71,9 @@ class Grid:
         index = np.asarray(index, dtype=np.int64)
         magnitude = np.abs(index)
         first_normal = 1 << self.mantissa
-        bits = (np.maximum(magnitude - first_normal, 0) << (_FLOAT64_MANTISSA - self.mantissa)) + np.float64(2.0**self.minimum_exponent).view(
-            np.int64
-        )
+        bits = (np.maximum(magnitude - first_normal, 0) << (_FLOAT64_MANTISSA - self.mantissa)) + np.float64(
+            2.0**self.minimum_exponent
+        ).view(np.int64)
         points = np.where(magnitude < first_normal, magnitude * self.smallest, bits.view(np.float64))
         return np.where(index < 0, -points, points)
 

@@ -132,7 +132,11 @@ def search(line: GaugeLine, values: np.ndarray, row_norms: np.ndarray, deviation
             least = (values[np.ix_(drawn, chosen)] + np.outer(line.direction[drawn], centre[chosen])) / scale[chosen]
             found = centre[chosen] + lattice.nearest(least) * scale[chosen]
             found_noise = (row_norms[drawn] / np.abs(line.direction[drawn])).min() * deviation[chosen]
-            direction, probed, noise = line.direction[probes], values[np.ix_(probes, chosen)], np.outer(row_norms[probes], deviation[chosen])
+            direction, probed, noise = (
+                line.direction[probes],
+                values[np.ix_(probes, chosen)],
+                np.outer(row_norms[probes], deviation[chosen]),
+            )
             placed = gauge_line.place(probed, noise, direction, found, found_noise, grid)
             kept = chosen[placed.accepted]
             refined, refined_noise = gauge_line.refine(placed, probed, noise, direction, grid)

@@ -95,7 +95,9 @@ def gauge_design(inputs: np.ndarray, gains: np.ndarray, biases: np.ndarray | Non
     measured = np.insert(-fit.values[:, 0], line.pivot, 1.0)
     cosine = float(abs(measured @ line.direction) / np.linalg.norm(measured) / np.linalg.norm(line.direction))
     if cosine < 1 - LINEAR:
-        raise InputError(f"the null direction of [X, 1] has cosine {cosine:.9f} with (1/g, -C); the gains or biases are not those of the norm")
+        raise InputError(
+            f"the null direction of [X, 1] has cosine {cosine:.9f} with (1/g, -C); the gains or biases are not those of the norm"
+        )
     return Design(factors, line, 1, cosine)
 
 
@@ -105,7 +107,9 @@ def _require_rows(inputs: np.ndarray) -> None:
         raise InputError(f"{rows} observations of {width} inputs: at least {width + 2} are needed; observe more sequences")
 
 
-def recover(design: Design, targets: Sequence[np.ndarray], intercepts: Sequence[bool], grid: Grid, arithmetic: Arithmetic, seed: int = 0) -> list[Recovered]:
+def recover(
+    design: Design, targets: Sequence[np.ndarray], intercepts: Sequence[bool], grid: Grid, arithmetic: Arithmetic, seed: int = 0
+) -> list[Recovered]:
     """Stored values of the maps with outputs `targets`, (N, k) each, that share one design.
 
     Behind a LayerNorm one lattice search serves all of them. `intercepts` says which maps have a bias; a fitted intercept of a map
@@ -214,7 +218,9 @@ def _lost_reason(lost: np.ndarray, solution: Solution, found: lattice.Search) ->
     return f"{int(lost.sum())} columns meet the grid nowhere that {found.draws} draws reached"
 
 
-def settle(recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid) -> tuple[Recovered, dict[int, stragglers.Evidence]]:
+def settle(
+    recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid
+) -> tuple[Recovered, dict[int, stragglers.Evidence]]:
     """Second look at the undecided coordinates with the same observations, the decided ones held; and its evidence by column."""
     values, margins, evidence = recovered.values.copy(), recovered.margins.copy(), {}
     pending = stragglers.stragglers(values, margins)

@@ -67,7 +67,9 @@ class Straggler:
 def stragglers(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
     """The columns of (n, k) rounded values with a margin below REQUIRED_MARGIN (undetermined values, NaN, are none)."""
     undecided = (margins < REQUIRED_MARGIN) & np.isfinite(values)
-    return [Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))]
+    return [
+        Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
+    ]
 
 
 def rows_needed(evidence: Evidence, margins: np.ndarray) -> int:

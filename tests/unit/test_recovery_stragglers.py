@@ -1,0 +1,93 @@
+"""Roundings too close to call: flagged by their margin, never guessed, closed by more evidence."""
+
+import dataclasses
+
+import numpy as np
+import planted_layers
+import pytest
+
+from normgauge.recovery import maps
+from normgauge.recovery.arithmetic import arithmetic
+from normgauge.recovery.grids import grid
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, rows_needed, stragglers
+
+TORCH = arithmetic("torch")
+
+
+def hard_layer(rows, seed=3):
+    """One tiny negative gain, and weights on its feature and elsewhere that are smaller than their noise."""
+    generator = np.random.default_rng(11)
+    store = grid("float32")
+    gains = store.round(generator.lognormal(-0.5, 0.4, 32))
+    gains[9] = np.float32(-2.6e-4)
+    weights = store.round(generator.standard_normal((32, 24)) * 0.14)
+    weights[9, ::2] = store.round(weights[9, ::2] * 2e-5)
+    weights[4, 3] = float(np.float32(3e-8))
+    bias = store.round(generator.standard_normal(24) * 0.3)
+    return planted_layers.layer(seed=seed, rows=rows, width=32, gains=gains, biases=np.zeros(32), weights=weights, bias=bias)
+
+
+def first_stage(layer):
+    design = maps.gauge_design(layer.inputs, layer.gains, layer.biases, TORCH)
+    return maps.recover(design, [layer.outputs], [True], layer.grid, TORCH)[0]
+
+
+def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
+    layer = hard_layer(400)
+    result = first_stage(layer)
+    wrong = result.values != layer.truth
+    assert not result.undetermined.any()
+    assert (result.margins < REQUIRED_MARGIN).any()
+    assert not (wrong & (result.margins >= REQUIRED_MARGIN)).any()
+
+    settled, evidence = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    assert not ((settled.values != layer.truth) & (settled.margins >= REQUIRED_MARGIN)).any()
+    pending, rounds = stragglers(settled.values, settled.margins), 0
+    assert pending
+    starts = {straggler.column: straggler for straggler in stragglers(result.values, result.margins)}
+    for straggler in pending:
+        column, margin = straggler.column, np.zeros(1)
+        seen, origin = evidence[column], starts[column]
+        while margin.min() < REQUIRED_MARGIN and rounds < 200:
+            fresh = hard_layer(4000, seed=1000 + rounds)
+            seen = seen.merge(origin.evidence(np.hstack([fresh.inputs, np.ones((4000, 1))]), fresh.outputs[:, column]))
+            values, margin = origin.decide(seen, layer.grid)
+            rounds += 1
+        assert margin.min() >= REQUIRED_MARGIN
+        np.testing.assert_array_equal(values, layer.truth[origin.coordinates, column])
+
+
+def test_a_second_look_with_the_decided_coordinates_held_only_raises_margins():
+    result = first_stage(hard_layer(400))
+    layer = hard_layer(400)
+    settled, _ = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    assert (settled.margins < REQUIRED_MARGIN).sum() <= (result.margins < REQUIRED_MARGIN).sum()
+
+
+def test_evidence_merges_to_the_same_as_all_at_once_and_falls_as_the_root():
+    generator = np.random.default_rng(0)
+    design, residual = generator.standard_normal((6000, 2)), generator.standard_normal(6000)
+    parts = [Evidence.of(design[start : start + 1000], residual[start : start + 1000]) for start in range(0, 6000, 1000)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part)
+    whole = Evidence.of(design, residual)
+    np.testing.assert_allclose(merged.estimate(), whole.estimate(), rtol=1e-10)
+    np.testing.assert_allclose(parts[0].estimate()[1] / whole.estimate()[1], np.sqrt(6), rtol=0.1)
+
+
+def test_rows_needed_follow_the_square_of_the_margin():
+    evidence = Evidence(np.eye(2), 1000)
+    assert rows_needed(evidence, np.array([4.5])) == 0
+    assert rows_needed(evidence, np.array([2.0])) == pytest.approx(3400, abs=1)
+
+
+def test_a_planted_wrong_bit_is_seen_by_the_evidence():
+    layer = planted_layers.layer(columns=1)
+    result = first_stage(layer)
+    low, _ = layer.grid.neighbours(result.values[[5], 0])
+    values = result.values.copy()
+    values[5, 0] = low[0]
+    flagged = dataclasses.replace(result, values=values, margins=np.where(np.arange(49)[:, None] == 5, 0.0, result.margins))
+    settled, _ = maps.settle(flagged, layer.inputs, layer.outputs, True, layer.grid)
+    np.testing.assert_array_equal(settled.values, layer.truth)
