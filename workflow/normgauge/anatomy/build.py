@@ -132,6 +132,7 @@ class Builder:
         parameters: tuple[str, str] | None = None,
         aliases: tuple[str | None, str | None] = (None, None),
         window: Sequence[Space] = (),
+        input_scale: float = 1.0,
     ) -> None:
         """A linear module and the logical maps that its weight holds.
 
@@ -158,6 +159,7 @@ class Builder:
                     norm=norm,
                     input_axis=0 if input_first else 1,
                     activation=activation,
+                    input_scale=input_scale,
                 )
             )
 
@@ -236,9 +238,19 @@ class Builder:
         bias: bool = True,
         activation: str | None = None,
         aliases: tuple[str | None, str | None] = (None, None),
+        input_scale: float = 1.0,
     ) -> None:
         """A map outside the blocks, named after its module."""
-        self.linear(module, {module: writes}, whole(Role.READ, reads), norm, bias=bias, activation=activation, aliases=aliases)
+        self.linear(
+            module,
+            {module: writes},
+            whole(Role.READ, reads),
+            norm,
+            bias=bias,
+            activation=activation,
+            aliases=aliases,
+            input_scale=input_scale,
+        )
 
     def site(
         self,

@@ -121,10 +121,10 @@ class LinearMap:
     """A linear map, whatever its storage: `weight[rows]` of an out x in tensor, or the columns of an in x out one.
 
     `name` is logical, e.g. `decoder/block.3/query`; blocks count from 1. `reads`/`writes` are space names; the rows are
-    `axes[1 - input_axis].indices(writes)` of the weight's Tensor. `norm` is the name of the norm whose output the map's input is
-    at every call, or None. `module` is the module whose forward input is the map's input. `activation` is the elementwise
-    function applied to the map's output before it reaches the space, None for the identity. A convolution is a map of its
-    window: the weight's axes beyond the second are the window.
+    `axes[1 - input_axis].indices(writes)` of the weight's Tensor. `module` is the module whose forward input is the map's
+    input. `norm` is the name of the norm whose output that input is at every call, times `input_scale` (not 1 in T5's
+    readout alone), or None. `activation` is the elementwise function applied to the map's output before it reaches the
+    space, None for the identity. A convolution is a map of its window: the weight's axes beyond the second are the window.
     """
 
     name: str
@@ -136,6 +136,7 @@ class LinearMap:
     norm: str | None
     input_axis: int = 1
     activation: str | None = None
+    input_scale: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import Builder, Readout, join, rms_norm, select_architecture, whole
+from normgauge.anatomy.build import Builder, join, rms_norm, select_architecture, whole
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Role, Space, SpaceKind
 
 CLASSES = {
-    "T5Model": (("encoder", "decoder"), None),
-    "T5ForConditionalGeneration": (("encoder", "decoder"), Readout("lm_head")),
-    "T5EncoderModel": (("encoder",), None),
+    "T5Model": (("encoder", "decoder"), False),
+    "T5ForConditionalGeneration": (("encoder", "decoder"), True),
+    "T5EncoderModel": (("encoder",), False),
 }
 EMBEDDING = "shared.weight"
 
@@ -31,7 +31,9 @@ def describe(config: Any) -> Anatomy:
         builder.embedding(f"{stack}.embed_tokens.weight", vocabulary, residual, alias_of=EMBEDDING)
         terminal = _stack(builder, config, stack, residual, memory)
         memory = (residual, terminal)
-    builder.readout(readout, config, residual, terminal, EMBEDDING)
+    if readout:
+        scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
+        builder.head("lm_head", residual, terminal, vocabulary, bias=False, aliases=(EMBEDDING, None), input_scale=scale)
     return builder.finish()
 
 
