@@ -23,7 +23,17 @@ _CHUNK = 1 << 20
 # Deflate cannot shrink by more than this, so a wheel that declares more lies about its sizes.
 _DEFLATE_LIMIT = 1032
 # What zipfile raises on a malformed archive; the last two when a file and a folder share a name.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, OverflowError, FileExistsError, NotADirectoryError)
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    OverflowError,
+    NotImplementedError,
+    FileExistsError,
+    NotADirectoryError,
+)
 
 
 def fetch_wheel(name: str, version: str, sha256: str, destination: str | os.PathLike[str]) -> None:
@@ -159,5 +169,5 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, wh
             output.write(chunk)
     if written != member.file_size:
         raise InputError(
-            f"{wheel}: the member {member.filename!r} declares {member.file_size} bytes but holds {written}; delete it and rerun"
+            f"{wheel}: the member {member.filename!r} should have {member.file_size} bytes but holds {written}; delete it and rerun"
         )
