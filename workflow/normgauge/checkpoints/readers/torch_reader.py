@@ -52,7 +52,8 @@ def load(path: Path) -> dict[str, torch.Tensor]:
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: refused: the file holds pickled objects beyond tensors; convert it to safetensors") from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(f"{path}: cannot be read as a torch file ({str(error).splitlines()[0]}); fetch it again") from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"{path}: cannot be read as a torch file ({reason}); fetch it again") from error
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: expected a dictionary of tensors, found {type(value).__name__}")
     for name, tensor in value.items():
