@@ -15,7 +15,7 @@ from normgauge.provenance import sha256_file
 
 # One SMILES token: a bracket atom, a two-letter element, an element or aromatic atom, the reaction arrow, a bond, branch or dot, a ring
 # closure (one digit, % and two digits, or %(three digits)). The convention of reaction language models; rxnfp's vocabulary is built on it.
-SMILES_TOKEN = r"\[[^\]]+\]|Br|Cl|[BNOSPFIbcnosp]|>>|[-=#$:/\\.()+~@?*|>]|%\(\d{3}\)|%\d{2}|\d"
+SMILES_TOKEN = r"\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|>>|[-=#$:/\\.()+~@?*|>]|%\(\d{3}\)|%\d{2}|\d"
 
 # A tokenizer that does not know a tenth of what it reads was made for another kind of text: BERT vocabularies leave well under 1 % unknown.
 UNKNOWN_LIMIT = 0.1
