@@ -115,7 +115,11 @@ def fingerprint_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                 site = f"{stack}/embedding" if block == 0 else f"{stack}/block.{block}/output"
                 place = {"site": site, "stack": stack, "block": block, "tap": tap, "n": sample.n, "d": sample.width}
                 arithmetic = {"forward_dtype": dtype, "accumulation": "cov64", "forward_floor": 1e-5, "accumulator_floor": 1e-6}
-                rows.append(filled("fingerprint", **place, **arithmetic, sigma_min=0.7 * ratio, sigma_active_min=0.7 * ratio, ratio_to_embedding=ratio))
+                rows.append(
+                    filled(
+                        "fingerprint", **place, **arithmetic, sigma_min=0.7 * ratio, sigma_active_min=0.7 * ratio, ratio_to_embedding=ratio
+                    )
+                )
     return rows
 
 
@@ -156,7 +160,12 @@ def write_results(root: Path, samples: Iterable[Sample]) -> list[Path]:
     for sample in samples:
         folder = root / sample.model / sample.revision
         folder.mkdir(parents=True)
-        manifest = {"model": sample.model, "revision": sample.revision, "provenance": sample.provenance, "stored_dtypes": {sample.stored: 9, "I64": 1}}
+        manifest = {
+            "model": sample.model,
+            "revision": sample.revision,
+            "provenance": sample.provenance,
+            "stored_dtypes": {sample.stored: 9, "I64": 1},
+        }
         (folder / "checkpoint.json").write_text(json.dumps(manifest))
         paths.append(folder / "checkpoint.json")
         own_seed = int(sample.revision.removeprefix("seed")) if sample.is_random else None
@@ -171,13 +180,91 @@ def write_results(root: Path, samples: Iterable[Sample]) -> list[Path]:
 
 
 STUDY = (
-    Sample("minilm-l6", "0.1.0", placement="post-norm", objective="sentence similarity", behaviour="not applicable (post-norm)", growth=0.4, stacks=("encoder",)),
-    Sample("rxnfp-pretrained", "0.1.0", placement="post-norm", blocks=12, width=256, objective="masked LM", behaviour="not applicable (post-norm)", growth=0.2, stacks=("encoder",)),
-    Sample("smollm2-135m", "0.1.2", "RMSNorm", blocks=30, width=576, precision="quantised", stored="Q4_1", growth=60, noise_random=False, flags=("n_over_d_below_10",), dtypes=("float32", "float64")),
-    Sample("whisper-tiny-en", "0.1.0", blocks=4, precision="half", stored="F16", objective="speech to text", stacks=("encoder", "decoder"), growth=5),
+    Sample(
+        "minilm-l6",
+        "0.1.0",
+        placement="post-norm",
+        objective="sentence similarity",
+        behaviour="not applicable (post-norm)",
+        growth=0.4,
+        stacks=("encoder",),
+    ),
+    Sample(
+        "rxnfp-pretrained",
+        "0.1.0",
+        placement="post-norm",
+        blocks=12,
+        width=256,
+        objective="masked LM",
+        behaviour="not applicable (post-norm)",
+        growth=0.2,
+        stacks=("encoder",),
+    ),
+    Sample(
+        "smollm2-135m",
+        "0.1.2",
+        "RMSNorm",
+        blocks=30,
+        width=576,
+        precision="quantised",
+        stored="Q4_1",
+        growth=60,
+        noise_random=False,
+        flags=("n_over_d_below_10",),
+        dtypes=("float32", "float64"),
+    ),
+    Sample(
+        "whisper-tiny-en",
+        "0.1.0",
+        blocks=4,
+        precision="half",
+        stored="F16",
+        objective="speech to text",
+        stacks=("encoder", "decoder"),
+        growth=5,
+    ),
     Sample("gpt2-nano", "seed42", blocks=4, width=256, provenance="trained here", growth=9, dtypes=("float32", "float64")),
-    Sample("llama-nano", "seed42", "RMSNorm", blocks=4, width=256, provenance="trained here", noise_random=False, behaviour="intermediate-dip", growth=1.3, changes={"min_ratio": 0.4, "norm_kinds_agree": False, "norm_kind_activations": "LayerNorm"}),
-    Sample("gemma-3-test", "local", "RMSNorm", "sandwich", blocks=8, width=640, noise_random=False, growth=300, behaviour="depth-decreasing", changes={"body_sigma_low": None, "body_sigma_high": None, "max_ratio": None, "post_norm_ratio": None, "post_norm_cos_gamma_inv": None}),
+    Sample(
+        "llama-nano",
+        "seed42",
+        "RMSNorm",
+        blocks=4,
+        width=256,
+        provenance="trained here",
+        noise_random=False,
+        behaviour="intermediate-dip",
+        growth=1.3,
+        changes={"min_ratio": 0.4, "norm_kinds_agree": False, "norm_kind_activations": "LayerNorm"},
+    ),
+    Sample(
+        "gemma-3-test",
+        "local",
+        "RMSNorm",
+        "sandwich",
+        blocks=8,
+        width=640,
+        noise_random=False,
+        growth=300,
+        behaviour="depth-decreasing",
+        changes={
+            "body_sigma_low": None,
+            "body_sigma_high": None,
+            "max_ratio": None,
+            "post_norm_ratio": None,
+            "post_norm_cos_gamma_inv": None,
+        },
+    ),
     Sample("pythia-160m", "a" * 40, "LayerNorm", "parallel pre-norm", blocks=12, width=768, growth=19.7, dtypes=("float32", "float64")),
-    *(Sample("pythia-70m", f"seed{seed}", placement="parallel pre-norm", width=512, n=131072, provenance="random initialisation", dtypes=("float32", "float64")) for seed in SEEDS),
+    *(
+        Sample(
+            "pythia-70m",
+            f"seed{seed}",
+            placement="parallel pre-norm",
+            width=512,
+            n=131072,
+            provenance="random initialisation",
+            dtypes=("float32", "float64"),
+        )
+        for seed in SEEDS
+    ),
 )

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import RendererAgg
@@ -28,7 +29,10 @@ BLACK, GREY, PALE = "#000000", "#595959", "#f2f2f2"
 TRAINED, RANDOM, DEVIATES = "#0072B2", "#E69F00", "#D55E00"
 """Okabe-Ito colours; each series also has its own line style and marker, so that it survives grey printing."""
 
-RC = {
+FORM, DIRECTION, SIGMA = r"u^\mathrm{T}\!Au", r"u=\gamma^{-1}/\|\gamma^{-1}\|", r"\sigma_{(r_0)}"
+"""Mathematics that several captions share, to be set between dollar signs."""
+
+RC: Any = {
     "font.family": "STIXGeneral",
     "mathtext.fontset": "stix",
     "font.size": BODY,
@@ -75,11 +79,15 @@ class Ruler:
     def width(self, text: str, size: float, weight: str = "normal", slant: str = "normal") -> float:
         if not text:
             return 0.0
-        properties = FontProperties(size=size, weight=weight, style=slant)
+        properties: Any = FontProperties(size=size, weight=weight)
+        properties.set_style(slant)
         return self._renderer.get_text_width_height_descent(text, properties, bool(is_math_text(text)))[0] / _SCALE
 
     def wrap(self, text: str, limit: float, size: float, weight: str = "normal", slant: str = "normal") -> list[str]:
-        """Lines no wider than `limit` points: broken at spaces, then after - / _ . + in a long word, then anywhere. Mathematics is never broken."""
+        """Lines no wider than `limit` points: broken at spaces, then after - / _ . + in a long word, then anywhere.
+
+        A word that holds mathematics is never broken.
+        """
         lines = [""]
         for word in text.split(" "):
             candidate = f"{lines[-1]} {word}" if lines[-1] else word
@@ -126,8 +134,9 @@ class Footnotes:
             letters.append(_letter(self._texts.index(text)))
         return rf"$^{{\mathit{{{','.join(letters)}}}}}$" if letters else ""
 
-    def lines(self) -> list[str]:
-        return [rf"$^{{\mathit{{{_letter(number)}}}}}$ {text}" for number, text in enumerate(self._texts)]
+    def text(self) -> str:
+        """All footnotes as one paragraph, empty when there are none."""
+        return "; ".join(rf"$^{{\mathit{{{_letter(number)}}}}}${text}" for number, text in enumerate(self._texts))
 
 
 def _letter(number: int) -> str:

@@ -1,29 +1,31 @@
-"""Typesets a table as one vector figure: rules above, below and under the head, columns aligned, long text wrapped, footnotes at the foot."""
+"""Typesets a table as one vector figure: rules above, below and under the head, aligned columns, wrapped text, notes at the foot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from normgauge.render.style import BLACK, BODY, GREY, NOTE, RC, SMALL, WIDTH, Ruler
 
-_MARGIN, _GAP, _PADDING, _LEADING, _INDENT = 4.0, 7.0, 2.6, 1.2, 7.0
+_MARGIN, _GAP, _PADDING, _LEADING, _INDENT = 6.0, 7.0, 2.6, 1.2, 7.0
 _POINTS = 72 * WIDTH
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a cell, before wrapping."""
+    """One line of a cell, before wrapping. `hanging` is set in the gap to the right of it, so that marked numbers stay aligned."""
 
     text: str
     size: float = BODY
     color: str = BLACK
     weight: str = "normal"
     slant: str = "normal"
+    hanging: str = ""
 
 
 Cell = tuple[Line, ...]
@@ -55,9 +57,9 @@ class Section:
     rows: Sequence[BodyRow]
 
 
-def cell(text: str, **style: str | float) -> Cell:
+def cell(text: str, **style: Any) -> Cell:
     """A cell of one line."""
-    return (Line(text, **style),)  # type: ignore[arg-type]
+    return (Line(text, **style),)
 
 
 def quiet(text: str) -> Cell:
@@ -132,7 +134,10 @@ class _Sheet:
 
     def _put(self, text: str, left: float, width: float, align: str, line: Line) -> None:
         x = {"left": left, "right": left + width, "center": left + width / 2}[align]
-        self.texts.append((x, self.y, align, Line(text, line.size, line.color, line.weight, line.slant)))
+        self.texts.append((x, self.y, align, replace(line, text=text)))
+        if line.hanging:
+            end = x + self._width(replace(line, text=text)) * {"left": 1, "right": 0, "center": 0.5}[align]
+            self.texts.append((end, self.y, "left", replace(line, text=line.hanging)))
 
     def _head(self) -> None:
         self._rule(0.9)
