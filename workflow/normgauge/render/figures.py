@@ -64,7 +64,8 @@ def figure3(rows: Rows) -> Figure:
     limits = (low / room, high * 10 ** (0.07 * max(math.log10(high / low), 1.0)))
 
     def plot(axes: Axes, panel: _Panel) -> None:
-        axes.set(xlim=(-0.03, 1.03), ylim=limits, yscale="log", xticks=(0, 0.5, 1), xticklabels=("0", "0.5", "1"))
+        axes.set(xlim=(-0.03, 1.03), ylim=limits, yscale="log", yticks=_decades(limits), xticks=(0, 0.5, 1))
+        axes.set_xticklabels(("0", "0.5", "1"))
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
         if panel.rows[0]["placement"] == "post-norm":
             axes.set_facecolor(style.PALE)
@@ -81,8 +82,8 @@ def figure3(rows: Rows) -> Figure:
         rf"${SIGMA}(X_\ell)\,/\,{SIGMA}(X_0)$",
         handles,
         [
-            f"${SIGMA}$: smallest active singular value of the centred activations. Grey panels: post-norm models, where each block ends in a "
-            "norm and depth invariance does not apply. floor: the larger of the forward and accumulation floors over "
+            f"${SIGMA}$: smallest active singular value of the centred activations. Grey panels: post-norm models, where each block ends "
+            "in a norm and depth invariance does not apply. floor: the larger of the forward and accumulation floors over "
             f"${SIGMA}(X_0)$, written out where it lies below the axis."
         ],
     )
@@ -101,7 +102,8 @@ def figure6(rows: Rows) -> Figure:
 
     def plot(axes: Axes, panel: _Panel) -> None:
         blocks = max(row["block"] for row in panel.rows)
-        axes.set(xlim=(0.5 - 0.02 * blocks, blocks + 0.5 + 0.02 * blocks), ylim=limits, yscale="log", xticks=_block_ticks(blocks))
+        axes.set(xlim=(0.5 - 0.02 * blocks, blocks + 0.5 + 0.02 * blocks), ylim=limits, yscale="log")
+        axes.set(xticks=_block_ticks(blocks), yticks=_decades(limits))
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
         for kind in ("re-initialised", "trained"):
             _plot_series(
@@ -123,8 +125,8 @@ def figure6(rows: Rows) -> Figure:
         rf"$R=\lambda_{{\min}}(A)\,/\,{FORM}=1-\Delta_\gamma$",
         handles,
         [
-            rf"$A=X^\mathrm{{T}}\!X/n$ at the input of the query/key/value maps, ${DIRECTION}$ of the norm that feeds them. Hollow: the value "
-            "(of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for all "
+            rf"$A=X^\mathrm{{T}}\!X/n$ at the input of the query/key/value maps, ${DIRECTION}$ of the norm that feeds them. Hollow: the "
+            "value (of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for all "
             "smaller ratios."
         ],
     )
@@ -221,6 +223,13 @@ def _plot_floor(axes: Axes, panel: _Panel, bottom: float) -> None:
             size=style.NOTE,
             color=GREY,
         )
+
+
+def _decades(limits: tuple[float, float]) -> list[float]:
+    """Powers of ten inside the limits, one in so many that there are at most five."""
+    first, last = math.ceil(math.log10(limits[0])), math.floor(math.log10(limits[1]))
+    step = math.ceil((last - first + 1) / 5)
+    return [10.0**power for power in range(first, last + 1) if power % step == 0]
 
 
 def _block_ticks(blocks: int) -> list[int]:

@@ -123,14 +123,16 @@ def table2(rows: Rows) -> Figure:
             twin = quiet(f"re-initialised, {seed_count(row['seeds'])}{marks}")
             greyed = tuple(tuple(Line(line.text, size=style.SMALL, color=GREY) for line in each) for each in measured)
             return [BodyRow((twin, quiet(""), quiet(""), quiet(""), quiet(""), *greyed), subordinate=True)]
-        label = names.of(row) + (f", random initialisation, {seed_count(row['seeds'])}" if row["seeds"] else "")
+        label = cell(names.of(row) + marks)
+        if row["seeds"]:
+            label += quiet(f"random initialisation, {seed_count(row['seeds'])}")
         shape = (
             cell(plain(row["objective"] or "—")),
             value(str(row["blocks"]), "blocks"),
             value(str(row["width"]), "width"),
             cell(number(row["n_over_d"], 2)),
         )
-        lines = [BodyRow((cell(label + marks), *shape, *measured))]
+        lines = [BodyRow((label, *shape, *measured))]
         if row["status"] != "not published":
             lines.append(_published_table2(row))
         return lines

@@ -127,11 +127,16 @@ def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]
 def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> Subject:
     manifest = json.loads(_require(folder, files, "checkpoint").read_text())
     stored = manifest["stored_dtypes"]
-    labels: dict[str, Any] = {"model": manifest["model"], "revision": manifest["revision"], "stored_as": max(sorted(stored), key=stored.__getitem__)}
+    labels: dict[str, Any] = {
+        "model": manifest["model"],
+        "revision": manifest["revision"],
+        "stored_as": max(sorted(stored), key=stored.__getitem__),
+    }
     own: dict[str, Any] = {kind: tables.read(_require(folder, files, kind), kind) for kind in kinds}
     if manifest["provenance"] == RANDOM:
         seed = int(manifest["revision"].removeprefix("seed"))
-        return Subject(**labels, **{f"random_{kind}": [{"seed": seed, **row} for row in rows] for kind, rows in own.items()})
+        initialised: dict[str, Any] = {f"random_{kind}": [{"seed": seed, **row} for row in rows] for kind, rows in own.items()}
+        return Subject(**labels, **initialised)
     for kind in kinds:
         twin = f"reinitialised_{kind}"
         own[f"random_{kind}"] = tables.read(_require(folder, files, twin), twin)
