@@ -126,8 +126,8 @@ def figure6(rows: Rows) -> Figure:
         handles,
         [
             rf"$A=X^\mathrm{{T}}\!X/n$ at the input of the query/key/value maps, ${DIRECTION}$ of the norm that feeds them. Hollow: the "
-            "value (of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for all "
-            "smaller ratios."
+            "value (of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for "
+            "all smaller ratios."
         ],
     )
 

@@ -173,7 +173,7 @@ def trained_vs_random(rows: Rows) -> Figure:
     """Growth of the smallest active singular value, trained against re-initialised. `rows` are of the schema trained_vs_random."""
     notes, names = Footnotes(), Names(rows)
     maximum, minimum = r"largest $r_\ell$", r"smallest $r_\ell$"
-    terminal, cosine = r"$r$ after the terminal norm", r"$|\cos(u_\perp,\gamma^{-1})|$"
+    terminal, cosine = r"terminal-norm $r$", r"$|\cos(u_\perp,\gamma^{-1})|$"
     columns = [
         Column("model", align="left", flexible=True),
         Column("$L$"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class Ruler:
     def wrap(self, text: str, limit: float, size: float, weight: str = "normal", slant: str = "normal") -> list[str]:
         """Lines no wider than `limit` points: broken at spaces, then after - / _ . + in a long word, then anywhere.
 
-        A word that holds mathematics is never broken.
+        Mathematics is never broken.
         """
         lines = [""]
         for word in text.split(" "):
@@ -109,14 +110,17 @@ class Ruler:
 
 
 def _pieces(word: str) -> list[str]:
-    if is_math_text(word):
-        return [word]
+    """Parts between which a word may be broken: after a joint in its text; mathematics stays with the part before it."""
     pieces = [""]
-    for letter in word:
-        pieces[-1] += letter
-        if letter in "-/_.+":
-            pieces.append("")
-    return [piece for piece in pieces if piece] or [""]
+    for part in re.split(r"((?<!\\)\$.*?(?<!\\)\$)", word):
+        if is_math_text(part):
+            pieces[-1] += part
+            continue
+        for letter in part:
+            if pieces[-1].endswith(tuple("-/_.+")):
+                pieces.append("")
+            pieces[-1] += letter
+    return pieces
 
 
 class Footnotes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from scipy.optimize import brentq
 
 from normgauge.render.style import BLACK, BODY, GREY, NOTE, RC, SMALL, WIDTH, Ruler
 
@@ -102,23 +103,21 @@ class _Sheet:
             lines += [(Line(part), 0.0) for part in column.head.split("\n")]
             natural.append(max(self._width(line) + indent for line, indent in lines))
             least.append(max(self.ruler.narrowest(line.text, line.size, line.weight, line.slant) + indent for line, indent in lines))
+        for group, members in self._groups():
+            lack = self.ruler.width(group, BODY) - sum(natural[index] for index in members) - _GAP * (len(members) - 1)
+            for index in members:
+                natural[index] += max(lack, 0.0) / len(members)
         available = _POINTS - 2 * _MARGIN - _GAP * (len(self.columns) - 1)
-        widths = list(natural)
         flexible = [index for index, column in enumerate(self.columns) if column.flexible]
-        excess = sum(natural) - available
-        if excess > 0:
-            slack = {index: max(natural[index] - least[index], 0.0) for index in flexible}
-            share = min(excess / max(sum(slack.values()), 1e-9), 1.0)
-            for index in flexible:
-                widths[index] -= share * slack[index]
-            excess = sum(widths) - available
-            if excess > 0:  # even whole words are too wide: break them
-                total = sum(widths[index] for index in flexible)
-                for index in flexible:
-                    widths[index] -= excess * widths[index] / total
+        widths = _fit(natural, least, flexible, available)
         gap = _GAP + max(available - sum(widths), 0.0) / max(len(widths) - 1, 1)
         left = [_MARGIN + sum(widths[:index]) + gap * index for index in range(len(widths))]
         return left, widths
+
+    def _groups(self) -> list[tuple[str, list[int]]]:
+        """Heads that neighbouring columns share, with the numbers of these columns."""
+        runs = groupby(range(len(self.columns)), key=lambda index: self.columns[index].group)
+        return [(group, list(members)) for group, members in runs if group]
 
     def _width(self, line: Line) -> float:
         return self.ruler.width(line.text, line.size, line.weight, line.slant)
@@ -143,12 +142,10 @@ class _Sheet:
         self._rule(0.9)
         if any(column.group for column in self.columns):
             self.y += _PADDING + BODY * _LEADING
-            for group, members in groupby(range(len(self.columns)), key=lambda index: self.columns[index].group):
-                indices = list(members)
-                start, stop = self.left[indices[0]], self.left[indices[-1]] + self.width[indices[-1]]
-                if group:
-                    self._put(group, start, stop - start, "center", Line(group))
-                    self.rules.append((start, stop, self.y + _PADDING, 0.4))
+            for group, members in self._groups():
+                start, stop = self.left[members[0]], self.left[members[-1]] + self.width[members[-1]]
+                self._put(group, start, stop - start, "center", Line(group))
+                self.rules.append((start, stop, self.y + _PADDING, 0.4))
             self.y += _PADDING
         heads = [column.head.split("\n") for column in self.columns]
         lines = max(map(len, heads))
@@ -195,3 +192,18 @@ class _Sheet:
         for x, y, align, line in self.texts:
             axes.text(x, y, line.text, ha=align, va="baseline", size=line.size, color=line.color, weight=line.weight, style=line.slant)
         return figure
+
+
+def _fit(natural: Sequence[float], least: Sequence[float], flexible: Sequence[int], available: float) -> list[float]:
+    """Natural widths if they fit; else flexible columns are cut to one common width, but not below whole words unless they must."""
+
+    def cut(level: float) -> list[float]:
+        return [max(least[index], min(width, level)) if index in flexible else width for index, width in enumerate(natural)]
+
+    if sum(natural) <= available:
+        return list(natural)
+    if sum(cut(0)) < available:
+        return cut(brentq(lambda level: sum(cut(level)) - available, 0, max(natural)))
+    words = sum(least[index] for index in flexible)
+    share = 1 - (sum(cut(0)) - available) / words
+    return [width * share if index in flexible else width for index, width in enumerate(cut(0))]
