@@ -98,7 +98,7 @@ class Ruler:
             if lines[-1]:
                 lines.append("")
             for piece in _pieces(word):
-                for part in [piece] if self.width(piece, size, weight, slant) <= limit or is_math_text(piece) else piece:
+                for part in [piece] if self.width(piece, size, weight, slant) <= limit else _atoms(piece):
                     if lines[-1] and self.width(lines[-1] + part, size, weight, slant) > limit:
                         lines.append("")
                     lines[-1] += part
@@ -110,17 +110,24 @@ class Ruler:
 
 
 def _pieces(word: str) -> list[str]:
-    """Parts between which a word may be broken: after a joint in its text; mathematics stays with the part before it."""
-    pieces = [""]
-    for part in re.split(r"((?<!\\)\$.*?(?<!\\)\$)", word):
-        if is_math_text(part):
-            pieces[-1] += part
-            continue
-        for letter in part:
-            if pieces[-1].endswith(tuple("-/_.+")):
-                pieces.append("")
-            pieces[-1] += letter
-    return pieces
+    """Parts between which a word may be broken: after a joint."""
+    pieces: list[str] = []
+    for atom in _atoms(word):
+        if not pieces or pieces[-1].endswith(tuple("-/_.+")):
+            pieces.append("")
+        pieces[-1] += atom
+    return pieces or [""]
+
+
+def _atoms(word: str) -> list[str]:
+    """Letters, each with the mathematics that follows it: what must stay together."""
+    atoms: list[str] = []
+    for token in re.findall(r"\$.*?(?<!\\)\$|\\\$|.", word):
+        if atoms and len(token) > 1 and token.startswith("$"):
+            atoms[-1] += token
+        else:
+            atoms.append(token)
+    return atoms
 
 
 class Footnotes:
