@@ -1,0 +1,32 @@
+"""Ask the hub for the present commit of every unpinned model of a configuration and print them as a configuration to merge over it.
+
+    python workflow/scripts/pin_revisions.py config/paper.yaml > config/pins.yaml
+    snakemake all --configfile config/paper.yaml config/pins.yaml
+"""
+
+import sys
+from pathlib import Path
+
+import yaml
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
+
+UNPINNED = "unpinned"
+
+
+def pin(models: dict) -> dict:
+    """The `models:` section that replaces `revision: unpinned` by the commit that the hub's main branch names now."""
+    hub = HfApi()
+    pins = {}
+    for model, entry in models.items():
+        if entry["source"].get("revision") == UNPINNED:
+            repository = entry["source"]["hub"]
+            try:
+                pins[model] = {"source": {"revision": hub.model_info(repository, revision="main").sha}}
+            except (HfHubHTTPError, OSError) as error:
+                sys.exit(f"error: models.{model}.source.hub: {repository} gives no commit ({str(error).splitlines()[0]}); check its name, access and the network")
+    return {"models": pins}
+
+
+if __name__ == "__main__":
+    print(yaml.safe_dump(pin(yaml.safe_load(Path(sys.argv[1]).read_text())["models"])), end="")
