@@ -12,8 +12,9 @@ WORKFLOW = Path(workflow.basedir) / "workflow"
 
 # Scripts, here and in jobs on a cluster, import the library from this folder, not from an installation.
 sys.path.insert(0, str(WORKFLOW))
-if str(WORKFLOW) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(WORKFLOW), os.environ.get("PYTHONPATH")]))
+os.environ.update(
+    PYTHONPATH=os.pathsep.join(dict.fromkeys([str(WORKFLOW), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+)
 
 from normgauge.calibration.corpora import CORPORA, fetch_needed
 from normgauge.checkpoints.sources import (

@@ -8,8 +8,9 @@ rule draw_table1:
     input:
         f"{TABLES}/table1.parquet",
     output:
-        report(
-            f"{FIGURES}/table1.pdf",
+        pdf=f"{FIGURES}/table1.pdf",
+        svg=report(
+            f"{FIGURES}/table1.svg",
             caption="../report/table1.rst",
             category="Tables",
             labels={"table": "Schur complement ratio, random and trained"},
@@ -33,8 +34,9 @@ use rule draw_table1 as draw_table2 with:
     input:
         f"{TABLES}/table2.parquet",
     output:
-        report(
-            f"{FIGURES}/table2.pdf",
+        pdf=f"{FIGURES}/table2.pdf",
+        svg=report(
+            f"{FIGURES}/table2.svg",
             caption="../report/table2.rst",
             category="Tables",
             labels={"table": "Fingerprint of every checkpoint"},
@@ -50,8 +52,9 @@ use rule draw_table1 as draw_trained_vs_random with:
     input:
         f"{TABLES}/trained_vs_random.parquet",
     output:
-        report(
-            f"{FIGURES}/trained-vs-random.pdf",
+        pdf=f"{FIGURES}/trained-vs-random.pdf",
+        svg=report(
+            f"{FIGURES}/trained-vs-random.svg",
             caption="../report/trained_vs_random.rst",
             category="Tables",
             labels={"table": "Trained against re-initialised"},
@@ -67,8 +70,9 @@ use rule draw_table1 as draw_figure3 with:
     input:
         f"{TABLES}/figure3.parquet",
     output:
-        report(
-            f"{FIGURES}/figure3.pdf",
+        pdf=f"{FIGURES}/figure3.pdf",
+        svg=report(
+            f"{FIGURES}/figure3.svg",
             caption="../report/figure3.rst",
             category="Figures",
             labels={"figure": "Smallest active singular value by depth"},
@@ -84,8 +88,9 @@ use rule draw_table1 as draw_figure6 with:
     input:
         f"{TABLES}/figure6.parquet",
     output:
-        report(
-            f"{FIGURES}/figure6.pdf",
+        pdf=f"{FIGURES}/figure6.pdf",
+        svg=report(
+            f"{FIGURES}/figure6.svg",
             caption="../report/figure6.rst",
             category="Figures",
             labels={"figure": "Schur complement ratio across models"},

@@ -38,8 +38,8 @@ class _Both:
 def reporting(job: Any, online: bool = False) -> Iterator[None]:
     """Run the body of a script for the Snakemake job `job`.
 
-    Import the library inside the body: libraries read these settings of the environment when they load. stderr goes to the job's log as well. An
-    InputError becomes one line `error: ...` and exit status 1; any other exception keeps its traceback, in the log too.
+    Import the library inside the body: libraries read these settings of the environment when they load. stderr goes to the job's log
+    as well. An InputError becomes one line `error: ...` and exit status 1; any other exception keeps its traceback, in the log too.
     """
     os.environ.update(
         OMP_NUM_THREADS=str(job.threads),

@@ -3,6 +3,6 @@
 from _script import reporting
 
 with reporting(snakemake):
-    from normgauge.render import figures
+    from normgauge.render.figures import draw
 
-    getattr(figures, snakemake.params.figure)(snakemake.input[0], snakemake.output[0])
+    draw(snakemake.params.figure, snakemake.input[0], snakemake.output)

@@ -3,7 +3,7 @@
 from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
-    from normgauge.calibration import prepare
+    from normgauge.calibration.prepare import prepare
     from normgauge.checkpoints import open_checkpoint
 
     set_arithmetic(snakemake.threads)
