@@ -29,7 +29,6 @@ from normgauge.checkpoints.sources import (
 )
 from normgauge.errors import InputError
 from normgauge.provenance import code_hash
-from normgauge.training.recipes import RECIPES
 
 # --- the configuration and the targets, checked before anything is planned
 
@@ -195,13 +194,6 @@ def corpus_path(name):
 
 def calibration_corpus(wildcards):
     return corpus_path(MODELS[wildcards.model]["calibration"])
-
-
-def training_corpus(wildcards):
-    recipe = SOURCES[wildcards.model].recipe
-    if recipe not in RECIPES:
-        fail(f"models.{wildcards.model}.source.trained.recipe: no recipe {recipe}{near(recipe, RECIPES)}")
-    return corpus_path(RECIPES[recipe].corpus)
 
 
 def tokenizer_checkpoint(wildcards):

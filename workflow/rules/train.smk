@@ -1,6 +1,6 @@
 rule train_checkpoint:
     input:
-        corpus=training_corpus,
+        corpus=calibration_corpus,
     output:
         checkpoint=directory("results/{model}/{revision}/checkpoint"),
         manifest="results/{model}/{revision}/checkpoint.json",
