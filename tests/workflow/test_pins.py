@@ -19,7 +19,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:  # noqa: N802 (the name that http.server asks for)
+    def do_GET(self) -> None:
         known = self.path.startswith("/api/models/") and "missing" not in self.path
         name = self.path.removeprefix("/api/models/").split("/revision/")[0]
         answer = json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": []} if known else {"error": "Repository not found"})

