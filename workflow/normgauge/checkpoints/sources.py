@@ -31,7 +31,8 @@ CALIBRATIONS: dict[str, tuple[str, ...]] = {
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+-]*)")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+UNPINNED = "unpinned"  # a place for a commit: plans, but is not acquired
+_COMMIT = re.compile(r"[0-9a-f]{40}|unpinned")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
