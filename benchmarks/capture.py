@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import yaml
-from side_by_side import interleaved, peak_memory_mb, write_results
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Site
@@ -22,6 +21,7 @@ from normgauge.capture import capture
 from normgauge.capture.study import select_sites
 from normgauge.checkpoints import build_model, open_checkpoint
 from normgauge.moments import Accumulator, Workspace
+from side_by_side import interleaved, peak_memory_mb, write_results
 
 DEFAULT = ("minilm-l6/0.1.0", "smollm2-135m/0.1.2")
 GROUPS = {"residual + terminal": ("residual", "terminal"), "all groups": ("residual", "terminal", "taps", "schur")}

@@ -111,6 +111,8 @@ _STACK = (
     ("post_norm_ratio", FLOAT, "ratio of sigma_active_min after the terminal norm to the embedding's"),
     ("post_norm_forward_dtype", STRING, "forward arithmetic behind the post-norm columns: the most accurate one captured"),
     ("post_norm_cos_gamma_inv", FLOAT, "|cos(u_bot, 1/gamma)| after the terminal norm (post-norm: at the last block output)"),
+    ("post_norm_null_dimension", INT, "directions at or below the floor there; above 1 the bottom one is not determined", "directions"),
+    ("post_norm_null_cos_gamma_inv", FLOAT, "smallest principal cosine of 1/gamma with those directions"),
     ("post_norm_cos_ones", FLOAT, "|cos(u_bot, 1)| at the same place"),
     ("post_norm_raw_cos_gamma_inv", FLOAT, "the uncentred counterpart"),
     ("post_norm_cos_beta_gamma_inv", FLOAT, "|cos(beta, 1/gamma)| of that norm"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,10 +74,10 @@ class _State:
 
     def __init__(self, sites: Sequence[Site], accumulators: dict[str, Accumulator]) -> None:
         self.sites, self.accumulators = sites, accumulators
-        self.masks: dict[str, torch.Tensor | None] = {}
+        self.masks: Mapping[str, torch.Tensor | None] = {}
         self.calls: dict[tuple[str, str], int] = defaultdict(int)
 
-    def begin(self, masks: dict[str, torch.Tensor | None]) -> None:
+    def begin(self, masks: Mapping[str, torch.Tensor | None]) -> None:
         self.masks = masks
         self.calls.clear()
 
