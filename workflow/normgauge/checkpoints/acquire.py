@@ -35,8 +35,8 @@ def acquire(
         raise InputError(f"models.{model_id}: no revision {revision}; the model table lists {', '.join(source.revisions)}")
     if revision == UNPINNED:
         raise InputError(
-            f"models.{model_id}.source.revision: {UNPINNED}; run `python workflow/scripts/pin_revisions.py CONFIG > config/pins.yaml` on the file "
-            "that lists it, and add config/pins.yaml after it to --configfile"
+            f"models.{model_id}.source.revision: {UNPINNED}; run `python workflow/scripts/pin_revisions.py TABLE > config/pins.yaml` "
+            "on the file that lists it, and add config/pins.yaml after it to --configfile"
         )
     base, target = Path(directory or "."), Path(folder)
     match source:
