@@ -18,6 +18,7 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Site
 from normgauge.calibration.batches import Batch, batches
 from normgauge.capture import capture
+from normgauge.capture.hooks import body_of
 from normgauge.capture.study import select_sites
 from normgauge.checkpoints import build_model, open_checkpoint
 from normgauge.moments import Accumulator, Workspace
@@ -39,7 +40,7 @@ def load(checkpoint: str) -> tuple[torch.nn.Module, list[Batch], dict[str, tuple
 def forward(model: torch.nn.Module, inputs: list[Batch]) -> None:
     with torch.inference_mode():
         for batch in inputs:
-            model(**batch.inputs)
+            body_of(model)(**batch.inputs)
 
 
 def accumulate_alone(sites: tuple[Site, ...], rows: int, passes: int) -> None:
