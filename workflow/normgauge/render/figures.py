@@ -55,6 +55,9 @@ _COLUMNS, _LEFT, _RIGHT, _GUTTER = 4, 38.0, 5.0, 13.0
 _LEADING, _HEADING, _LEGEND, _TICKS, _XLABEL = 9.5, 16.0, 14.0, 18.0, 12.0
 
 
+_POST_NORM = "Grey panels: post-norm models, where each block ends in a norm and depth invariance does not apply."
+
+
 def figure3(rows: Rows) -> Figure:
     """Depth profile: sigma of X_l over that of X_0 against relative depth, one panel per stack. `rows` are of the schema figure3."""
     rows = _onearithmetic(rows)
@@ -82,9 +85,9 @@ def figure3(rows: Rows) -> Figure:
         rf"${SIGMA}(X_\ell)\,/\,{SIGMA}(X_0)$",
         handles,
         [
-            f"${SIGMA}$: smallest active singular value of the centred activations. Grey panels: post-norm models, where each block ends "
-            "in a norm and depth invariance does not apply. floor: the larger of the forward and accumulation floors over "
-            f"${SIGMA}(X_0)$, written out where it lies below the axis."
+            f"${SIGMA}$: smallest active singular value of the centred activations. floor: the larger of forward and accumulation floor "
+            f"over ${SIGMA}(X_0)$, written out where it lies below the axis.",
+            *([_POST_NORM] if any(row["placement"] == "post-norm" for row in rows) else []),
         ],
     )
 
