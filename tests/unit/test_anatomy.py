@@ -772,7 +772,11 @@ def config_with(case: str, architecture: str | None, **changes):
         (config_with("bert", "BertForMagic"), ("BertForMagic", "BertForMaskedLM")),
         (config_with("t5", "T5ForQuestionAnswering"), ("T5ForQuestionAnswering", "T5ForConditionalGeneration")),
         (config_with("gpt2", None, architectures=None), ("gpt2", "architectures", "GPT2LMHeadModel")),
-        (SimpleNamespace(model_type="sceptr", token_embedder="Other"), ("token_embedder", "'Other'", "CdrSimpleEmbedder")),
+        (config_with("gpt2", "GPT2Model", n_layer=0), ("gpt2", "num_hidden_layers is 0")),
+        (
+            SimpleNamespace(model_type="sceptr", num_hidden_layers=3, token_embedder="Other"),
+            ("token_embedder", "'Other'", "CdrSimpleEmbedder"),
+        ),
     ],
 )
 def test_what_is_not_described_is_refused_by_name(config, fragments):
@@ -786,7 +790,10 @@ def test_what_is_not_described_is_refused_by_name(config, fragments):
 
 def test_heads_that_do_not_divide_are_refused():
     config = config_with("gpt2", "GPT2Model", n_head=5)
-    with pytest.raises(InputError, match="hidden_size is 12"):
+    with pytest.raises(InputError, match="width is 12"):
+        describe(config)
+    config = config_with("whisper", "WhisperModel", decoder_attention_heads=5)
+    with pytest.raises(InputError, match="width is 12"):
         describe(config)
     config = config_with("llama", "LlamaModel", num_key_value_heads=3)
     with pytest.raises(InputError, match="num_key_value_heads"):

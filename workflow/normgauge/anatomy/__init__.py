@@ -44,4 +44,6 @@ def describe(config: Any) -> Anatomy:
             f"config: model_type is {family!r}, expected one of {', '.join(FAMILIES)}; describing another family needs its table of "
             f"tensors, norms and sites, a module in normgauge/anatomy (docs/anatomy.md)"
         )
+    if config.num_hidden_layers < 1:
+        raise InputError(f"{family} config: num_hidden_layers is {config.num_hidden_layers}, expected at least 1; correct it")
     return FAMILIES[family](config)

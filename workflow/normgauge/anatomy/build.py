@@ -331,15 +331,14 @@ def rms_norm(eps: float, gain_offset: float = 0.0) -> NormStyle:
 
 
 def head_size(config: Any) -> int:
-    """Coordinates per attention head; InputError when the heads do not divide the width and no head_dim is given."""
-    given = getattr(config, "head_dim", None)
-    if given:
-        return given
-    width, heads = config.hidden_size, config.num_attention_heads
+    """Coordinates per attention head: the config's head_dim where it has one, else the width split evenly."""
+    return getattr(config, "head_dim", None) or split_evenly(config, config.hidden_size, config.num_attention_heads)
+
+
+def split_evenly(config: Any, width: int, heads: int) -> int:
+    """Coordinates per head; InputError when the heads do not divide the width."""
     if width % heads:
-        raise InputError(
-            f"{config.model_type} config: hidden_size is {width}, expected a multiple of num_attention_heads ({heads}); correct it"
-        )
+        raise InputError(f"{config.model_type} config: width is {width}, expected a multiple of the attention heads ({heads}); correct it")
     return width // heads
 
 

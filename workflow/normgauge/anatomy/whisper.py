@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import Builder, Readout, join, layer_norm, select_architecture, whole
+from normgauge.anatomy.build import Builder, Readout, join, layer_norm, select_architecture, split_evenly, whole
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Role, Space, SpaceKind
 
 CLASSES = {
@@ -67,19 +67,20 @@ def _attention_modules(module: str) -> dict[str, str]:
 
 def _block(builder: Builder, config: Any, stack: str, module: str, number: int, residual: Space, memory: tuple[Space, str] | None) -> None:
     prefix = f"{stack}/block.{number}/"
-    heads, width = getattr(config, f"{stack}_attention_heads"), config.d_model
+    heads = getattr(config, f"{stack}_attention_heads")
+    size = split_evenly(config, config.d_model, heads)
     modules = _attention_modules(f"{module}.self_attn") | {"up": f"{module}.fc1", "down": f"{module}.fc2"}
     attention_norm = builder.norm(f"{module}.self_attn_layer_norm", residual)
-    spaces = builder.attention_spaces(prefix, heads, width // heads)
+    spaces = builder.attention_spaces(prefix, heads, size)
     builder.projections(prefix, spaces, modules, residual, attention_norm, BIASED)
     if memory:
         cross_norm = builder.norm(f"{module}.encoder_attn_layer_norm", residual)
-        cross = builder.attention_spaces(f"{prefix}cross_", heads, width // heads)
+        cross = builder.attention_spaces(f"{prefix}cross_", heads, size)
         cross_modules = _attention_modules(f"{module}.encoder_attn")
         builder.projections(f"{prefix}cross_", cross, cross_modules, residual, cross_norm, BIASED, memory)
     mlp_norm = builder.norm(f"{module}.final_layer_norm", residual)
-    size = getattr(config, f"{stack}_ffn_dim")
-    builder.feed_forward(prefix, size, residual, mlp_norm, config.activation_function, modules)
+    hidden = getattr(config, f"{stack}_ffn_dim")
+    builder.feed_forward(prefix, hidden, residual, mlp_norm, config.activation_function, modules)
     builder.schur_sites(stack, number, modules, attention_norm, mlp_norm)
     if memory:
         builder.site(stack, number, "after_attention", cross_norm, "input", residual.size)
