@@ -82,7 +82,9 @@ def _check(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Ten
         )
     if wrong := [name for name in expected if tensors[name].shape != expected[name].shape]:
         found, wanted = list(tensors[wrong[0]].shape), list(expected[wrong[0]].shape)
-        raise InputError(f"{origin}: tensor {wrong[0]} has shape {found}, the config asks for {wanted} ({len(wrong)} such); mend the config")
+        raise InputError(
+            f"{origin}: tensor {wrong[0]} has shape {found}, the config asks for {wanted} ({len(wrong)} such); mend the config"
+        )
 
 
 def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:

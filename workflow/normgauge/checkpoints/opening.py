@@ -74,7 +74,9 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
         return SceptrConfig.from_stored(keys)
     family = keys.get("model_type")
     if family not in FAMILIES or family not in CONFIG_MAPPING:
-        raise InputError(f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)")
+        raise InputError(
+            f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
+        )
     if keys.get("quantization_config"):
         raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
     try:
@@ -99,7 +101,9 @@ def _named(config: Any, weights: Weights) -> Checkpoint:
         if target in tensors:
             raise InputError(f"{weights.files[0].name}: tensor {source} and another one both stand for {target}; keep one of them")
         if not tensor.is_floating_point():
-            raise InputError(f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; expected floating-point weights")
+            raise InputError(
+                f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; expected floating-point weights"
+            )
         tensors[target], stored[target] = tensor, weights.stored[source]
     return Checkpoint(config, tensors, stored, weights.files)
 
@@ -116,6 +120,8 @@ def _renamed(model: torch.nn.Module, sources: tuple[str, ...]) -> dict[str, str]
     for source in sources:
         target, converter = rename_source_key(source, renamings, converters, model.base_model_prefix or None, expected)
         if converter is not None:
-            raise InputError(f"tensor {source} is in an older fused layout ({converter}); save the checkpoint again with a current transformers")
+            raise InputError(
+                f"tensor {source} is in an older fused layout ({converter}); save the checkpoint again with a current transformers"
+            )
         targets[source] = target
     return targets

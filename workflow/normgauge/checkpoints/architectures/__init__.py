@@ -38,7 +38,9 @@ def model_class(config: Any) -> type[nn.Module]:
         return Sceptr
     found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is type(config)):
-        raise InputError(f"config: architectures[0] is {name!r}, which is no {config.model_type} class of transformers; set config.architectures")
+        raise InputError(
+            f"config: architectures[0] is {name!r}, which is no {config.model_type} class of transformers; set config.architectures"
+        )
     return found
 
 

@@ -76,7 +76,9 @@ class SceptrConfig:
             raise InputError(f"config.json: SCEPTR parts {embedder} and {stack}; known are {', '.join((*EMBEDDERS, *STACKS))}")
         kind, compartments = EMBEDDERS[embedder]
         if any(type(size) is not int or size <= 0 for size in (width, layers, heads)) or width % heads:
-            raise InputError(f"config.json: SCEPTR width {width}, {layers} layers, {heads} heads; expected positive integers, heads dividing width")
+            raise InputError(
+                f"config.json: SCEPTR width {width}, {layers} layers, {heads} heads; expected positive integers, heads dividing width"
+            )
         embedding_size = {"one-hot": TOKENS - 1 + 1 + compartments, "blosum": AMINO_ACIDS + 1 + compartments, "learned": width}[kind]
         return cls(
             hidden_size=width,
