@@ -109,6 +109,7 @@ _STACK = (
     ("max_ratio", FLOAT, "largest ratio_to_embedding over X_1..X_L"),
     ("output_ratio", FLOAT, "ratio_to_embedding of X_L"),
     ("post_norm_ratio", FLOAT, "ratio of sigma_active_min after the terminal norm to the embedding's"),
+    ("post_norm_forward_dtype", STRING, "forward arithmetic behind the post-norm columns: the most accurate one captured"),
     ("post_norm_cos_gamma_inv", FLOAT, "|cos(u_bot, 1/gamma)| after the terminal norm (post-norm: at the last block output)"),
     ("post_norm_cos_ones", FLOAT, "|cos(u_bot, 1)| at the same place"),
     ("post_norm_raw_cos_gamma_inv", FLOAT, "the uncentred counterpart"),
@@ -119,6 +120,30 @@ _STACK = (
 )
 
 _SEED = (("seed", INT, "!initialisation seed"),)
+
+_IDENTITY = (
+    ("model", STRING, "!model id"),
+    ("revision", STRING, "!revision; pooled random initialisations are joined by +"),
+    ("stack", STRING, "!residual stream"),
+    ("norm_kind", STRING, "!norm kind, from the stored parameters"),
+    ("placement", STRING, "!norm placement"),
+    ("provenance", STRING, "!published, trained here, or random initialisation"),
+    ("precision", STRING, "!stored precision: full, half or quantised"),
+    ("stored_as", STRING, "!number format that holds most of the stored values"),
+)
+
+_ARITHMETIC = (
+    ("forward_dtype", STRING, "!arithmetic of the forward pass"),
+    ("accumulation", STRING, "!accumulation method"),
+)
+
+_KIND = (
+    ("kind", STRING, "!trained or re-initialised"),
+    ("seed", INT, "initialisation seed; null for the checkpoint itself"),
+)
+
+_STATUS = "!against the published row: reproduced, deviates, below floor, not measured, or not published"
+_DEVIATIONS = "!columns whose value differs from the published one by more than its tolerance"
 
 SCHEMAS: dict[str, pa.Schema] = {
     "corpus": _schema(
@@ -138,6 +163,14 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("payload", pa.binary(), "image bytes as stored in the corpus"),
         ("sha256", STRING, "!sha256 of what enters the model for this sequence"),
     ),
+    "norms": _schema(
+        ("norm", STRING, "!module path of the norm"),
+        ("kind", STRING, "!LayerNorm or RMSNorm, by the class that applies it"),
+        ("space", STRING, "!space it normalises"),
+        ("eps", FLOAT, "!epsilon under the root"),
+        ("gain", pa.list_(pa.float64()), "!effective gain (Gemma: 1 + w), all ones where the norm has none"),
+        ("bias", pa.list_(pa.float64()), "bias; null where the norm has none"),
+    ),
     "fingerprint": _schema(*_PLACE, *_SPECTRUM),
     "schur": _schema(*_PLACE, *_SCHUR),
     "stacks": _schema(*_STACK),
@@ -146,40 +179,55 @@ SCHEMAS: dict[str, pa.Schema] = {
     "reinitialised_schur": _schema(*_SEED, *_PLACE, *_SCHUR),
     "reinitialised_stacks": _schema(*_SEED, *_STACK),
     "table1": _schema(
-        ("model", STRING, "!model id"),
-        ("revision", STRING, "!revision"),
-        ("stack", STRING, "!residual stream"),
-        ("norm_kind", STRING, "!norm kind"),
-        ("placement", STRING, "!norm placement"),
-        ("provenance", STRING, "!where the trained weights come from"),
-        ("precision", STRING, "!stored precision"),
+        *_IDENTITY,
         ("width", INT, "!h", "coordinates"),
         ("n", INT, "!samples", "tokens"),
-        ("forward_dtype", STRING, "!arithmetic of the forward pass"),
-        ("random_seeds", INT, "!re-initialisations pooled", "seeds"),
-        ("random_median", FLOAT, "median of delta_recovered at the query/key/value input over seeds and blocks"),
+        *_ARITHMETIC,
+        ("random_seeds", INT, "!initialisations pooled", "seeds"),
+        ("random_values", INT, "!values pooled: one per block and seed", "values"),
+        ("random_median", FLOAT, "median of delta_recovered at the query/key/value input over blocks and seeds"),
         ("random_low", FLOAT, "first quartile"),
         ("random_high", FLOAT, "third quartile"),
-        ("random_below_floor", FLOAT, "share of pooled values that lie below their floor", "share"),
+        ("random_below_floor", FLOAT, "share of the pooled values that lie below their floor", "share"),
+        ("random_quadratic_form", FLOAT, "median of u^T A u over the same values", "activation squared"),
+        ("random_floor", FLOAT, "median eigenvalue floor over the same values", "activation squared"),
+        ("trained_values", INT, "!values pooled: one per block", "values"),
         ("trained_median", FLOAT, "median over blocks, trained checkpoint"),
         ("trained_low", FLOAT, "first quartile"),
         ("trained_high", FLOAT, "third quartile"),
-        ("trained_below_floor", FLOAT, "share of values that lie below their floor", "share"),
-        ("published_random", FLOAT, "published median at random initialisation, where one exists"),
-        ("published_trained", FLOAT, "published trained value, where one exists"),
-        ("status", STRING, "!reproduced, deviates, or not published"),
+        ("trained_below_floor", FLOAT, "share of the values that lie below their floor", "share"),
+        ("trained_quadratic_form", FLOAT, "median of u^T A u over the same values", "activation squared"),
+        ("trained_floor", FLOAT, "median eigenvalue floor over the same values", "activation squared"),
+        ("published_random_median", FLOAT, "published median at random initialisation"),
+        ("published_random_low", FLOAT, "published first quartile"),
+        ("published_random_high", FLOAT, "published third quartile"),
+        ("published_trained_median", FLOAT, "published trained value"),
+        ("random_status", STRING, _STATUS),
+        ("trained_status", STRING, _STATUS),
+        ("deviations", STRINGS, _DEVIATIONS),
     ),
-    "table2": _schema(*_STACK),
+    "table2": _schema(
+        ("kind", STRING, "!trained, re-initialised (the same architecture from seeds), or random initialisation (a model known only so)"),
+        ("seeds", INT, "!initialisations pooled: medians of numbers, counts of words; 0 for a checkpoint", "seeds"),
+        ("stored_as", STRING, "!number format that holds most of the stored values"),
+        *_STACK,
+        ("published_blocks", INT, "published L", "blocks"),
+        ("published_width", INT, "published h", "coordinates"),
+        ("published_n_over_d", FLOAT, "published samples per coordinate", "tokens per coordinate"),
+        ("published_body_sigma_low", FLOAT, "published smallest body sigma", "activation"),
+        ("published_body_sigma_high", FLOAT, "published largest body sigma", "activation"),
+        ("published_behaviour", STRING, "published behaviour"),
+        ("published_post_norm_cos_gamma_inv", FLOAT, "published |cos(u_bot, 1/gamma)|"),
+        ("published_post_norm_cos_ones", FLOAT, "published |cos(u_bot, 1)|"),
+        ("status", STRING, _STATUS),
+        ("deviations", STRINGS, _DEVIATIONS),
+    ),
     "trained_vs_random": _schema(
-        ("model", STRING, "!model id"),
-        ("revision", STRING, "!revision"),
-        ("stack", STRING, "!residual stream"),
-        ("norm_kind", STRING, "!norm kind"),
-        ("placement", STRING, "!norm placement"),
-        ("provenance", STRING, "!where the trained weights come from"),
-        ("precision", STRING, "!stored precision"),
+        *_IDENTITY,
         ("blocks", INT, "!L", "blocks"),
+        ("width", INT, "!h", "coordinates"),
         ("n", INT, "!samples", "tokens"),
+        *_ARITHMETIC,
         ("random_seeds", INT, "!re-initialisations", "seeds"),
         ("trained_max_ratio", FLOAT, "largest sigma ratio over blocks, trained"),
         ("random_max_ratio", FLOAT, "median over seeds of the largest ratio, re-initialised"),
@@ -191,34 +239,33 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("random_post_norm_ratio", FLOAT, "median over seeds"),
         ("trained_cos_gamma_inv", FLOAT, "post-norm |cos(u_bot, 1/gamma)|, trained"),
         ("random_cos_gamma_inv", FLOAT, "median over seeds"),
-        ("note", STRING, "!what limits the comparison"),
+        ("published_blocks", INT, "published L", "blocks"),
+        ("published_trained_max_ratio", FLOAT, "published largest ratio, trained"),
+        ("published_random_max_ratio", FLOAT, "published largest ratio at random initialisation"),
+        ("published_trained_post_norm_ratio", FLOAT, "published post-norm ratio, trained"),
+        ("published_random_post_norm_ratio", FLOAT, "published post-norm ratio at random initialisation"),
+        ("status", STRING, _STATUS),
+        ("deviations", STRINGS, _DEVIATIONS),
+        ("notes", STRINGS, "!what limits the comparison: the flags of the checkpoint and of its twins"),
     ),
     "figure3": _schema(
-        ("model", STRING, "!model id"),
-        ("revision", STRING, "!revision"),
-        ("stack", STRING, "!residual stream"),
-        ("norm_kind", STRING, "!norm kind"),
-        ("placement", STRING, "!norm placement"),
-        ("kind", STRING, "!trained or re-initialised"),
-        ("seed", INT, "initialisation seed; null for the checkpoint itself"),
+        *_IDENTITY,
+        *_KIND,
         ("block", INT, "!0 for the embedding, 1..L", "block"),
         ("relative_depth", FLOAT, "!block / L"),
         ("n", INT, "!samples", "tokens"),
+        *_ARITHMETIC,
         ("sigma_active_min", FLOAT, "smallest active singular value", "activation"),
         ("ratio_to_embedding", FLOAT, "over the embedding's"),
         ("floor", FLOAT, "!the larger of the two floors", "activation"),
     ),
     "figure6": _schema(
-        ("model", STRING, "!model id"),
-        ("revision", STRING, "!revision"),
-        ("stack", STRING, "!residual stream"),
-        ("norm_kind", STRING, "!norm kind"),
-        ("kind", STRING, "!trained or re-initialised"),
-        ("seed", INT, "initialisation seed; null for the checkpoint itself"),
+        *_IDENTITY,
+        *_KIND,
         ("block", INT, "!block", "block"),
         ("tap", STRING, "!Schur site"),
-        ("forward_dtype", STRING, "!arithmetic of the forward pass"),
         ("n", INT, "!samples", "tokens"),
+        *_ARITHMETIC,
         ("lambda_min", FLOAT, "!smallest eigenvalue of A", "activation squared"),
         ("quadratic_form", FLOAT, "u^T A u", "activation squared"),
         ("delta_recovered", FLOAT, "the Schur complement ratio"),
@@ -286,9 +333,22 @@ def write_csv(path: str | os.PathLike[str], kind: str, rows: Sequence[Mapping[st
             writer.writerow({key: ";".join(value) if isinstance(value, list) else value for key, value in row.items()})
 
 
+DICTIONARY_HEADER = """# Data dictionary
+
+Stages meet in parquet files only (the manifest, `checkpoint.json`, is JSON). Every schema is declared once, in
+`workflow/normgauge/tables.py`, and this page is printed from there (`make docs`); a test holds the two together. Each file's metadata,
+under the key `normgauge`, says where it comes from: model, revision, sha256 of the weights, forward dtype, accumulation, corpus and its
+hash, versions, BLAS kernel and threads. No file holds a timestamp or an absolute path.
+
+Moments files (`moments/{forward_dtype}/{shard}-of-{shards}/{site}.parquet`) hold one column, `row`, a fixed-size list of d float64
+values: first the mean, then the d rows of the centred scatter (`cov32`, `cov64`) or of the upper triangular factor R with
+R^T R = scatter (`tsqr64`). n and the method are in the metadata.
+"""
+
+
 def data_dictionary() -> str:
-    """docs/data.md's tables, as Markdown, from the schemas."""
-    lines = []
+    """docs/data.md, as Markdown, from the schemas."""
+    lines = [DICTIONARY_HEADER]
     for kind, schema in SCHEMAS.items():
         lines += [f"## {kind}", "", "| field | type | unit | meaning |", "|---|---|---|---|"]
         for field in schema:
@@ -299,4 +359,4 @@ def data_dictionary() -> str:
 
 
 if __name__ == "__main__":
-    print(data_dictionary())
+    print(data_dictionary(), end="")
