@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from normgauge.anatomy import FAMILIES, describe
 from normgauge.checkpoints import building
-from normgauge.checkpoints.architectures import FAMILIES
 from normgauge.checkpoints.architectures.sceptr import EMBEDDERS, Sceptr, SceptrConfig, _relative_position
 from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, parse_config
@@ -565,6 +565,11 @@ def test_sceptr_variants_round_trip(tmp_path, embedder):
     )
     twin = reinitialise(checkpoint, 42, "float64")
     assert torch.equal(twin(input_ids=ids).logits, reinitialise(checkpoint, 42, "float64")(input_ids=ids).logits)
+    anatomy = describe(checkpoint.config)
+    assert {tensor.name: tensor.shape for tensor in anatomy.tensors} == {
+        name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()
+    }
+    assert all(original.get_submodule(site.module) for site in anatomy.sites)
     learned = {name for name, _ in original.named_parameters()}
     assert all(torch.equal(tensor.float(), checkpoint.tensors[name]) for name, tensor in twin.state_dict().items() if name not in learned)
 
@@ -577,6 +582,7 @@ def test_a_blosum_twin_needs_the_checkpoint_s_matrix():
     ("keys", "words"),
     [
         (sceptr_keys("NewEmbedder"), ("NewEmbedder", "CdrSimpleEmbedder")),
+        (sceptr_keys("CdrEmbedder"), ("CdrEmbedder with SelfAttentionStackWithInitialProjection",)),
         (sceptr_keys(nhead=5), ("5 heads",)),
         (sceptr_keys(num_layers=0), ("0 layers",)),
         ({"model": {"token_embedder": {}}}, ("not a SCEPTR config",)),

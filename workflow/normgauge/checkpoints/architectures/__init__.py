@@ -17,10 +17,6 @@ from normgauge.checkpoints.architectures.float64 import KeepFloat64
 from normgauge.checkpoints.architectures.sceptr import Sceptr, SceptrConfig
 from normgauge.errors import InputError
 
-FAMILIES = (
-    *("gpt2", "gpt_neox", "bert", "roberta", "albert", "vit", "dinov2", "whisper", "t5"),
-    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "sceptr"),
-)
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 

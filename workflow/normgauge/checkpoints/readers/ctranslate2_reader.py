@@ -2,7 +2,8 @@
 
 Layout, little-endian; a string is a u16 length and that many bytes, the last one NUL:
 u32 version, string spec name, u32 spec revision, u32 number of variables, then for each variable
-string name, u8 rank, rank x u32 dimensions, u8 dtype, u32 number of bytes, the values; then u32 number of aliases, each two strings (alias, variable).
+string name, u8 rank, rank x u32 dimensions, u8 dtype, u32 number of bytes, the values;
+then u32 number of aliases, each two strings (alias, variable).
 Source: the CTranslate2 project, python/ctranslate2/specs/model_spec.py (container) and whisper_spec.py (names).
 """
 
