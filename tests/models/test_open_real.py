@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 import torch
-from real import MODELS, SCEPTR_VARIANTS, real_folder
 
 from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.opening import open_checkpoint
+from real import MODELS, SCEPTR_VARIANTS, real_folder
 
 pytestmark = pytest.mark.network
 

@@ -15,20 +15,34 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from normgauge.anatomy import FAMILIES, describe
 from normgauge.checkpoints import building
-from normgauge.checkpoints.architectures import FAMILIES
 from normgauge.checkpoints.architectures.sceptr import EMBEDDERS, Sceptr, SceptrConfig, _relative_position
 from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, parse_config
 from normgauge.errors import InputError
 
-DECODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 50, "max_position_embeddings": 64}
+DECODER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "vocab_size": 50,
+    "max_position_embeddings": 64,
+}
 GROUPED = {**DECODER, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16, "patch_size": 4}
 WHISPER = {
     **{"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
-    **{"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 50, "num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 16},
+    **{
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+        "vocab_size": 50,
+        "num_mel_bins": 8,
+        "max_source_positions": 12,
+        "max_target_positions": 16,
+    },
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
 }
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 50, "decoder_start_token_id": 0}
@@ -207,7 +221,9 @@ def test_the_recorder_sees_the_rounding_of_transformers(tmp_path, monkeypatch, f
     assert float32_operations(model, family, monkeypatch)
 
 
-@pytest.mark.parametrize(("family", "module"), [("llama", "model.norm"), ("t5", "decoder.final_layer_norm"), ("gemma", "model.norm"), ("qwen3", "model.norm")])
+@pytest.mark.parametrize(
+    ("family", "module"), [("llama", "model.norm"), ("t5", "decoder.final_layer_norm"), ("gemma", "model.norm"), ("qwen3", "model.norm")]
+)
 def test_rms_norms_normalise_to_float64_accuracy(tmp_path, family, module):
     model = saved(tmp_path, family)
     norm = build_model(open_checkpoint(tmp_path), "float64").get_submodule(module)
@@ -272,7 +288,10 @@ NORM = "model.layers.1.input_layernorm.weight"
 FAULTS = {
     "missing": (lambda tensors: without(tensors, NORM), (NORM, "missing", "1 in all")),
     "two missing": (lambda tensors: without(without(tensors, NORM), "model.norm.weight"), (NORM, "2 in all")),
-    "extra": (lambda tensors: replaced(tensors, "model.layers.2.mlp.up_proj.weight", torch.ones(2)), ("model.layers.2.mlp.up_proj.weight", "no place")),
+    "extra": (
+        lambda tensors: replaced(tensors, "model.layers.2.mlp.up_proj.weight", torch.ones(2)),
+        ("model.layers.2.mlp.up_proj.weight", "no place"),
+    ),
     "shape": (lambda tensors: replaced(tensors, NORM, torch.ones(31)), (NORM, "shape [31]", "asks for [32]")),
     "rank": (lambda tensors: replaced(tensors, NORM, torch.ones(1, 32)), (NORM, "shape [1, 32]")),
     "nan": (lambda tensors: replaced(tensors, NORM, torch.full((32,), math.nan)), (NORM, "32 values", "NaN or infinite")),
@@ -367,7 +386,9 @@ def test_legacy_norm_names(tmp_path):
 def test_two_names_for_one_tensor(tmp_path):
     saved(tmp_path, "gpt2")
     refused(
-        lambda: altered(tmp_path, lambda tensors: replaced(tensors, "wte.weight", torch.ones(50, 32))), "wte.weight", "both stand for transformer.wte"
+        lambda: altered(tmp_path, lambda tensors: replaced(tensors, "wte.weight", torch.ones(50, 32))),
+        "wte.weight",
+        "both stand for transformer.wte",
     )
 
 
@@ -398,7 +419,9 @@ def test_folder_without_weights(tmp_path):
     refused(lambda: open_checkpoint(tmp_path), "no weights", "model.safetensors")
 
 
-@pytest.mark.parametrize(("text", "words"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "JSON object"), ("{}", "model_type None is unknown")])
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "JSON object"), ("{}", "model_type None is unknown")]
+)
 def test_faulty_config_files(tmp_path, text, words):
     saved(tmp_path, "gpt2")
     (tmp_path / "config.json").unlink()
@@ -534,9 +557,19 @@ def test_sceptr_variants_round_trip(tmp_path, embedder):
     ids = receptors(checkpoint.config.compartments)
     assert torch.equal(build_model(checkpoint, "float32")(input_ids=ids).logits, original(input_ids=ids).logits)
     config = checkpoint.config.to_dict()
-    assert (config["model_type"], config["architectures"], config["hidden_size"], config["intermediate_size"]) == ("sceptr", ["Sceptr"], 16, 64)
+    assert (config["model_type"], config["architectures"], config["hidden_size"], config["intermediate_size"]) == (
+        "sceptr",
+        ["Sceptr"],
+        16,
+        64,
+    )
     twin = reinitialise(checkpoint, 42, "float64")
     assert torch.equal(twin(input_ids=ids).logits, reinitialise(checkpoint, 42, "float64")(input_ids=ids).logits)
+    anatomy = describe(checkpoint.config)
+    assert {tensor.name: tensor.shape for tensor in anatomy.tensors} == {
+        name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()
+    }
+    assert all(original.get_submodule(site.module) for site in anatomy.sites)
     learned = {name for name, _ in original.named_parameters()}
     assert all(torch.equal(tensor.float(), checkpoint.tensors[name]) for name, tensor in twin.state_dict().items() if name not in learned)
 
@@ -549,6 +582,7 @@ def test_a_blosum_twin_needs_the_checkpoint_s_matrix():
     ("keys", "words"),
     [
         (sceptr_keys("NewEmbedder"), ("NewEmbedder", "CdrSimpleEmbedder")),
+        (sceptr_keys("CdrEmbedder"), ("CdrEmbedder with SelfAttentionStackWithInitialProjection",)),
         (sceptr_keys(nhead=5), ("5 heads",)),
         (sceptr_keys(num_layers=0), ("0 layers",)),
         ({"model": {"token_embedder": {}}}, ("not a SCEPTR config",)),

@@ -245,7 +245,11 @@ def test_gguf_round_trip(tmp_path):
     write_gguf(tmp_path / "tiny.gguf", written, quantised=("token_embd.weight",))
     weights = gguf_reader.read(tmp_path)
     block = "model.layers.0"
-    for name, source in ((f"{block}.self_attn.q_proj", "attn_q"), (f"{block}.self_attn.k_proj", "attn_k"), (f"{block}.mlp.down_proj", "ffn_down")):
+    for name, source in (
+        (f"{block}.self_attn.q_proj", "attn_q"),
+        (f"{block}.self_attn.k_proj", "attn_k"),
+        (f"{block}.mlp.down_proj", "ffn_down"),
+    ):
         assert np.array_equal(weights.tensors[f"{name}.weight"].numpy(), tensors[f"blk.0.{source}.weight"]), name
     assert weights.stored["model.embed_tokens.weight"] == "Q8_0"
     assert weights.stored[f"{block}.self_attn.v_proj.weight"] == "F16"
@@ -294,19 +298,34 @@ MALFORMED_GGUF = {
     "header cut": (lambda content: content[:200], "truncated"),
     "payload cut": (lambda content: content[:-33], "payload"),
     "payload padded": (lambda content: content + bytes(64), "payload"),
-    "rank": (lambda content: patched(content, entry_position(content, "token_embd.weight"), "I", 9), "tensor token_embd.weight has 9 dimensions"),
-    "dimension": (lambda content: patched(content, entry_position(content, "token_embd.weight") + 4, "Q", 1 << 50), "tensor output_norm.weight at offset"),
-    "type": (lambda content: patched(content, entry_position(content, "token_embd.weight") + 20, "I", 999), "tensor token_embd.weight has type 999"),
+    "rank": (
+        lambda content: patched(content, entry_position(content, "token_embd.weight"), "I", 9),
+        "tensor token_embd.weight has 9 dimensions",
+    ),
+    "dimension": (
+        lambda content: patched(content, entry_position(content, "token_embd.weight") + 4, "Q", 1 << 50),
+        "tensor output_norm.weight at offset",
+    ),
+    "type": (
+        lambda content: patched(content, entry_position(content, "token_embd.weight") + 20, "I", 999),
+        "tensor token_embd.weight has type 999",
+    ),
     "block size": (
         lambda content: patched(
-            patched(content, entry_position(content, "token_embd.weight") + 4, "Q", 63), entry_position(content, "token_embd.weight") + 20, "I", 8
+            patched(content, entry_position(content, "token_embd.weight") + 4, "Q", 63),
+            entry_position(content, "token_embd.weight") + 20,
+            "I",
+            8,
         ),
         "rows of 63 values",
     ),
     "overlap": (lambda content: patched(content, entry_position(content, "output_norm.weight") + 16, "Q", 32), "overlaps"),
     "hole": (lambda content: patched(content, entry_position(content, "blk.0.ffn_down.weight") + 24, "Q", 1 << 20), "hole"),
     "same tensor twice": (lambda content: content.replace(b"blk.0.ffn_norm.weight", b"blk.0.ffn_gate.weight"), "occurs twice"),
-    "same key twice": (lambda content: content.replace(b"llama.context_length", b"general.architecture"), "'general.architecture' occurs twice"),
+    "same key twice": (
+        lambda content: content.replace(b"llama.context_length", b"general.architecture"),
+        "'general.architecture' occurs twice",
+    ),
     "value type": (lambda content: patched(content, entry_position(content, "general.architecture"), "I", 77), "value type 77"),
     "array count": (lambda content: patched(content, entry_position(content, "tokenizer.ggml.tokens") + 8, "Q", 1 << 40), "claims"),
 }
@@ -455,14 +474,23 @@ MALFORMED_CT2 = {
     "dangling alias": (lambda: ct2_bytes(whisper_variables(), aliases=(("a", "b"),)), "alias a of b"),
     "duplicate alias": (lambda: ct2_bytes(whisper_variables(), aliases=(("a", "decoder/activation"),) * 2), "alias a"),
     "missing variable": (lambda: without_variable("decoder/layer_0/ffn/linear_1/bias"), "decoder/layer_0/ffn/linear_1/bias missing"),
-    "alias of a missing embedding": (lambda: without_variable("decoder/embeddings/weight"), "decoder/projection/weight of decoder/embeddings/weight"),
-    "unknown variable": (lambda: with_variable("decoder/adapter/weight", np.ones((2, 2), np.float16)), "decoder/adapter/weight has no place"),
+    "alias of a missing embedding": (
+        lambda: without_variable("decoder/embeddings/weight"),
+        "decoder/projection/weight of decoder/embeddings/weight",
+    ),
+    "unknown variable": (
+        lambda: with_variable("decoder/adapter/weight", np.ones((2, 2), np.float16)),
+        "decoder/adapter/weight has no place",
+    ),
     "unknown setting": (lambda: with_variable("decoder/sliding_window", np.array(4, np.int16)), "setting decoder/sliding_window = 4"),
     "other activation": (lambda: with_variable("decoder/activation", np.array(0, np.int8)), "setting decoder/activation is 0"),
     "quantised": (lambda: with_variable("decoder/embeddings/weight", np.ones((CT2_VOCABULARY, CT2_WIDTH), np.int8)), "quantised"),
     "key bias": (key_bias, "is not zero on the keys"),
     "rank": (lambda: with_variable("encoder/conv1/weight", np.ones((8, 5), np.float16)), "encoder/conv1/weight has shape [8, 5]"),
-    "bias of another length": (lambda: with_variable("decoder/layer_0/ffn/linear_1/bias", np.ones(3, np.float16)), "decoder/layer_0/ffn/linear_1"),
+    "bias of another length": (
+        lambda: with_variable("decoder/layer_0/ffn/linear_1/bias", np.ones(3, np.float16)),
+        "decoder/layer_0/ffn/linear_1",
+    ),
 }
 
 

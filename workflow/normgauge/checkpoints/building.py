@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from normgauge.checkpoints.architectures import dtype_named, empty_model, new_model
 from normgauge.checkpoints.architectures.float64 import exact_float64
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
+
+REMEDY = "name the class that was stored in config.architectures"
 
 
 def build_model(checkpoint: Checkpoint, forward_dtype: str) -> nn.Module:
@@ -50,10 +53,10 @@ def _assemble(config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: s
     unique = {id(tensor): (name, tensor) for name, tensor in complete.items()}  # tied tensors are cast once
     values = {key: _cast(name, tensor, dtype, origin) for key, (name, tensor) in unique.items()}
     model.load_state_dict({name: values[id(tensor)] for name, tensor in complete.items()}, assign=True)
-    if hasattr(model, "tie_weights"):
+    if isinstance(model, PreTrainedModel):
         model.tie_weights()
-    if dtype == torch.float64:
-        exact_float64(model)
+        if dtype == torch.float64:
+            exact_float64(model)
     return model.eval().requires_grad_(False)
 
 
@@ -73,16 +76,14 @@ def _with_ties(tensors: Mapping[str, torch.Tensor], ties: Mapping[str, str], ori
 
 def _check(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], architecture: str, origin: str) -> None:
     if missing := [name for name in expected if name not in tensors]:
-        raise InputError(
-            f"{origin}: tensor {missing[0]} of {architecture} is missing ({len(missing)} in all); name the class that is stored in config.architectures"
-        )
+        raise InputError(f"{origin}: tensor {missing[0]} of {architecture} is missing ({len(missing)} in all); {REMEDY}")
     if extra := [name for name in tensors if name not in expected]:
-        raise InputError(
-            f"{origin}: tensor {extra[0]} has no place in {architecture} ({len(extra)} in all); name the class that is stored in config.architectures"
-        )
+        raise InputError(f"{origin}: tensor {extra[0]} has no place in {architecture} ({len(extra)} in all); {REMEDY}")
     if wrong := [name for name in expected if tensors[name].shape != expected[name].shape]:
         found, wanted = list(tensors[wrong[0]].shape), list(expected[wrong[0]].shape)
-        raise InputError(f"{origin}: tensor {wrong[0]} has shape {found}, the config asks for {wanted} ({len(wrong)} such); mend the config")
+        raise InputError(
+            f"{origin}: tensor {wrong[0]} has shape {found}, the config asks for {wanted} ({len(wrong)} such); mend the config"
+        )
 
 
 def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:

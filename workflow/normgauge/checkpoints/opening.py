@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-from normgauge.checkpoints.architectures import FAMILIES, empty_model
+from normgauge.anatomy import FAMILIES
+from normgauge.checkpoints.architectures import empty_model
 from normgauge.checkpoints.architectures.sceptr import SceptrConfig
 from normgauge.checkpoints.readers import Weights, ctranslate2_reader, gguf_reader, safetensors_reader, torch_reader
 from normgauge.errors import InputError
@@ -48,20 +51,29 @@ class Checkpoint:
     files: tuple[Path, ...]
 
 
-def open_checkpoint(folder: str | Path, config_overrides: Mapping[str, Any] | None = None) -> Checkpoint:
+def open_checkpoint(folder: str | PathLike[str], config_overrides: Mapping[str, Any] | None = None) -> Checkpoint:
     """Open the weights in a folder; `config_overrides` are keys laid over its config.json.
 
     Readers in order of preference: safetensors, GGUF, CTranslate2, torch files. Containers are checked before their payload is touched.
     Raises InputError for a folder without weights, a malformed container or config, or an unknown family.
     """
+    config = open_config(folder, config_overrides)
+    return _named(config, _reader(Path(folder)).read(Path(folder)))
+
+
+def open_config(folder: str | PathLike[str], config_overrides: Mapping[str, Any] | None = None) -> Any:
+    """The config of `open_checkpoint(folder, config_overrides)` without reading its weights."""
     folder = Path(folder)
+    return parse_config({**_reader(folder).stored_config(folder), **(config_overrides or {})})
+
+
+def _reader(folder: Path) -> ModuleType:
     reader = next((reader for reader in READERS if reader.holds(folder)), None)
     if reader is None:
         raise InputError(
             f"{folder}: no weights: expected model.safetensors, a .gguf file, CTranslate2's model.bin, pytorch_model.bin or state_dict.pt"
         )
-    config = parse_config({**reader.stored_config(folder), **(config_overrides or {})})
-    return _named(config, reader.read(folder))
+    return reader
 
 
 def parse_config(keys: Mapping[str, Any]) -> Any:
@@ -74,7 +86,9 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
         return SceptrConfig.from_stored(keys)
     family = keys.get("model_type")
     if family not in FAMILIES or family not in CONFIG_MAPPING:
-        raise InputError(f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)")
+        raise InputError(
+            f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
+        )
     if keys.get("quantization_config"):
         raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
     try:
@@ -82,7 +96,8 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"config.json: transformers refuses these values for {family}: {error}") from error
     if not config.architectures:
-        config.architectures = [MODEL_MAPPING[type(config)].__name__]
+        bare: Any = MODEL_MAPPING[type(config)]
+        config.architectures = [bare.__name__]
     return config
 
 
@@ -99,7 +114,9 @@ def _named(config: Any, weights: Weights) -> Checkpoint:
         if target in tensors:
             raise InputError(f"{weights.files[0].name}: tensor {source} and another one both stand for {target}; keep one of them")
         if not tensor.is_floating_point():
-            raise InputError(f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; expected floating-point weights")
+            raise InputError(
+                f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; expected floating-point weights"
+            )
         tensors[target], stored[target] = tensor, weights.stored[source]
     return Checkpoint(config, tensors, stored, weights.files)
 
@@ -116,6 +133,8 @@ def _renamed(model: torch.nn.Module, sources: tuple[str, ...]) -> dict[str, str]
     for source in sources:
         target, converter = rename_source_key(source, renamings, converters, model.base_model_prefix or None, expected)
         if converter is not None:
-            raise InputError(f"tensor {source} is in an older fused layout ({converter}); save the checkpoint again with a current transformers")
+            raise InputError(
+                f"tensor {source} is in an older fused layout ({converter}); save the checkpoint again with a current transformers"
+            )
         targets[source] = target
     return targets

@@ -17,10 +17,6 @@ from normgauge.checkpoints.architectures.float64 import KeepFloat64
 from normgauge.checkpoints.architectures.sceptr import Sceptr, SceptrConfig
 from normgauge.errors import InputError
 
-FAMILIES = (
-    *("gpt2", "gpt_neox", "bert", "roberta", "albert", "vit", "dinov2", "whisper", "t5"),
-    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "sceptr"),
-)
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 
@@ -38,7 +34,9 @@ def model_class(config: Any) -> type[nn.Module]:
         return Sceptr
     found = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is type(config)):
-        raise InputError(f"config: architectures[0] is {name!r}, which is no {config.model_type} class of transformers; set config.architectures")
+        raise InputError(
+            f"config: architectures[0] is {name!r}, which is no {config.model_type} class of transformers; set config.architectures"
+        )
     return found
 
 

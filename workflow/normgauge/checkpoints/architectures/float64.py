@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,16 +32,15 @@ def _promoted(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def exact_float64(model: nn.Module) -> None:
+def exact_float64(model: PreTrainedModel) -> None:
     """Make every operation of a transformers model's forward pass keep float64, in place.
 
     Wrapped are the leaf modules of transformers (norms, rotary tables, scaled embeddings), the resampling of image positions, and each
     family's own eager attention function. Hooks run outside all of these, so the dtype requests of a hook mean what they say.
     T5's position buckets keep their float32 logarithm: they are integers, and must be the ones that the model was trained with.
     """
-    if not isinstance(model, PreTrainedModel):
-        return
-    for module in model.modules():
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
         if not any(module.children()) and type(module).__module__.startswith("transformers."):
             module.forward = functools.partial(_in_float64, module.forward)
         if hasattr(module, "interpolate_pos_encoding"):

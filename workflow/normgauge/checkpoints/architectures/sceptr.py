@@ -26,39 +26,48 @@ AMINO_ACIDS, SPECIAL_TOKENS = 20, 3
 TOKENS = SPECIAL_TOKENS + AMINO_ACIDS
 LONGEST_COMPARTMENT = 100
 
-# Stored class name -> (kind of embedding, compartments besides "none")
+# Stored class name -> (kind of embedding, compartments besides "none", class of the attention stack that goes with it)
+PROJECTED, DIRECT = "SelfAttentionStackWithInitialProjection", "SelfAttentionStackWithBuiltins"
 EMBEDDERS = {
-    "CdrSimpleEmbedder": ("one-hot", 6),
-    "SingleChainCdrSimpleEmbedder": ("one-hot", 3),
-    "Cdr3SimpleEmbedder": ("one-hot", 2),
-    "CdrBlosumEmbedder": ("blosum", 6),
-    "CdrEmbedder": ("learned", 6),
+    "CdrSimpleEmbedder": ("one-hot", 6, PROJECTED),
+    "SingleChainCdrSimpleEmbedder": ("one-hot", 3, PROJECTED),
+    "Cdr3SimpleEmbedder": ("one-hot", 2, PROJECTED),
+    "CdrBlosumEmbedder": ("blosum", 6, PROJECTED),
+    "CdrEmbedder": ("learned", 6, DIRECT),
 }
-STACKS = {"SelfAttentionStackWithInitialProjection": True, "SelfAttentionStackWithBuiltins": False}
 
 
 @dataclass(frozen=True)
 class SceptrConfig:
-    """Shape of one SCEPTR variant.
-
-    `embedding` is "one-hot" (token and compartment one-hot, relative position), "blosum" (the same with BLOSUM62 rows for the amino acids)
-    or "learned" (learned tokens and compartments plus sinusoidal positions). `embedding_size` differs from `hidden_size` when a bias-free
-    projection leads into the residual stream (`initial_projection`).
-    """
+    """Shape of one SCEPTR variant. `token_embedder` is the stored class name, a key of EMBEDDERS."""
 
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
     intermediate_size: int
-    embedding: str
-    embedding_size: int
-    initial_projection: bool
-    compartments: int
+    token_embedder: str
     vocab_size: int = TOKENS
     hidden_act: str = "relu"
     layer_norm_eps: float = 1e-5
     model_type: str = "sceptr"
     architectures: list[str] = field(default_factory=lambda: ["Sceptr"])
+
+    @property
+    def embedding(self) -> str:
+        """ "one-hot" (token and compartment one-hot, relative position), "blosum" (the same with BLOSUM62 rows for the amino acids) or
+        "learned" (learned tokens and compartments plus sinusoidal positions)."""
+        return EMBEDDERS[self.token_embedder][0]
+
+    @property
+    def compartments(self) -> int:
+        """Compartments (CDR loops), not counting "none"."""
+        return EMBEDDERS[self.token_embedder][1]
+
+    @property
+    def embedding_size(self) -> int:
+        """Features per token; unless they are learned, a bias-free projection leads from them into the residual stream."""
+        tokens = {"one-hot": TOKENS - 1, "blosum": AMINO_ACIDS}
+        return self.hidden_size if self.embedding == "learned" else tokens[self.embedding] + 1 + self.compartments
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,26 +81,20 @@ class SceptrConfig:
             width, layers, heads = (sizes[key] for key in ("d_model", "num_layers", "nhead"))
         except (KeyError, TypeError) as error:
             raise InputError(f"config.json: not a SCEPTR config: {error} is missing") from error
-        if embedder not in EMBEDDERS or stack not in STACKS:
-            raise InputError(f"config.json: SCEPTR parts {embedder} and {stack}; known are {', '.join((*EMBEDDERS, *STACKS))}")
-        kind, compartments = EMBEDDERS[embedder]
+        if embedder not in EMBEDDERS or stack != EMBEDDERS[embedder][2]:
+            known = ", ".join(f"{name} with {parts[2]}" for name, parts in EMBEDDERS.items())
+            raise InputError(f"config.json: SCEPTR variant {embedder} with {stack}; known are {known}")
         if any(type(size) is not int or size <= 0 for size in (width, layers, heads)) or width % heads:
-            raise InputError(f"config.json: SCEPTR width {width}, {layers} layers, {heads} heads; expected positive integers, heads dividing width")
-        embedding_size = {"one-hot": TOKENS - 1 + 1 + compartments, "blosum": AMINO_ACIDS + 1 + compartments, "learned": width}[kind]
-        return cls(
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=sizes.get("dim_feedforward") or 4 * width,
-            embedding=kind,
-            embedding_size=embedding_size,
-            initial_projection=STACKS[stack],
-            compartments=compartments,
-        )
+            raise InputError(
+                f"config.json: SCEPTR width {width}, {layers} layers, {heads} heads; expected positive integers, heads dividing width"
+            )
+        return cls(width, layers, heads, sizes.get("dim_feedforward") or 4 * width, embedder)
 
 
 class OneHot(nn.Module):
     """Index i to the unit vector i - 1, index 0 to zero."""
+
+    _token_embeddings: torch.Tensor
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -103,6 +106,8 @@ class OneHot(nn.Module):
 
 class Blosum(nn.Module):
     """Rows of the BLOSUM62 matrix (scaled, stored) for amino acids, learned vectors for the special tokens."""
+
+    _blosum_embeddings: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,6 +148,8 @@ def _relative_position(position: torch.Tensor, length: torch.Tensor) -> torch.Te
 
 class SinusoidalPosition(nn.Module):
     """Sines and cosines of the position, wavelengths up to 30; row 0, of tokens without a position, is zero."""
+
+    position_embedding_matrix: torch.Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -207,17 +214,28 @@ class Layer(nn.Module):
         return self.norm2(hidden_states + self.linear2(self.linear1(hidden_states).relu()))
 
 
-class Encoder(nn.Module):
-    """The layers in order, under the stored names."""
+class Layers(nn.Module):
+    """The layers in order."""
 
     def __init__(self, config: SceptrConfig) -> None:
         super().__init__()
-        self._self_attention_stack = nn.ModuleDict({"layers": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
 
     def forward(self, hidden_states: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        for layer in self._self_attention_stack["layers"]:
+        for layer in self.layers:
             hidden_states = layer(hidden_states, padding)
         return hidden_states
+
+
+class Encoder(nn.Module):
+    """The layers, under the stored name."""
+
+    def __init__(self, config: SceptrConfig) -> None:
+        super().__init__()
+        self._self_attention_stack = Layers(config)
+
+    def forward(self, hidden_states: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        return self._self_attention_stack(hidden_states, padding)
 
 
 class ProjectedEncoder(nn.Module):
@@ -232,6 +250,17 @@ class ProjectedEncoder(nn.Module):
         return self._standard_stack(self._initial_projector(hidden_states), padding)
 
 
+class Readout(nn.Module):
+    """Amino acid logits from the residual stream."""
+
+    def __init__(self, config: SceptrConfig) -> None:
+        super().__init__()
+        self.projector = nn.Linear(config.hidden_size, AMINO_ACIDS)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.projector(hidden_states)
+
+
 class Sceptr(nn.Module):
     """One SCEPTR variant. `forward(input_ids)` takes (batch, positions, 4) integers and returns amino acid logits (batch, positions, 20).
 
@@ -242,10 +271,10 @@ class Sceptr(nn.Module):
         super().__init__()
         self.config = config
         self._token_embedder = SummedEmbedder(config) if config.embedding == "learned" else ConcatenatedEmbedder(config)
-        self._self_attention_stack = ProjectedEncoder(config) if config.initial_projection else Encoder(config)
-        self._mlm_token_prediction_projector = nn.ModuleDict({"projector": nn.Linear(config.hidden_size, AMINO_ACIDS)})
+        self._self_attention_stack = ProjectedEncoder(config) if config.embedding != "learned" else Encoder(config)
+        self._mlm_token_prediction_projector = Readout(config)
 
     def forward(self, input_ids: torch.Tensor) -> MaskedLMOutput:
         padding = input_ids[..., 0] == 0
         hidden_states = self._self_attention_stack(self._token_embedder(input_ids), padding)
-        return MaskedLMOutput(logits=self._mlm_token_prediction_projector["projector"](hidden_states))
+        return MaskedLMOutput(logits=self._mlm_token_prediction_projector(hidden_states))

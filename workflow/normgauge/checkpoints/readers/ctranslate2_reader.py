@@ -2,7 +2,8 @@
 
 Layout, little-endian; a string is a u16 length and that many bytes, the last one NUL:
 u32 version, string spec name, u32 spec revision, u32 number of variables, then for each variable
-string name, u8 rank, rank x u32 dimensions, u8 dtype, u32 number of bytes, the values; then u32 number of aliases, each two strings (alias, variable).
+string name, u8 rank, rank x u32 dimensions, u8 dtype, u32 number of bytes, the values;
+then u32 number of aliases, each two strings (alias, variable).
 Source: the CTranslate2 project, python/ctranslate2/specs/model_spec.py (container) and whisper_spec.py (names).
 """
 
@@ -70,7 +71,9 @@ def parse(path: Path) -> Container:
     cursor = Cursor(path)
     (version,) = cursor.numbers("I", "version")
     if version != VERSION:
-        raise InputError(f"{path}: CTranslate2 container version {version}, expected {VERSION}; convert the model with a current CTranslate2")
+        raise InputError(
+            f"{path}: CTranslate2 container version {version}, expected {VERSION}; convert the model with a current CTranslate2"
+        )
     spec = _string(cursor, "spec name")
     if spec != SPEC:
         raise InputError(f"{path}: CTranslate2 spec {spec}; only {SPEC} is known: use the model's safetensors instead")
@@ -102,7 +105,9 @@ def _variable(cursor: Cursor) -> tuple[str, torch.Tensor]:
         raise InputError(f"{cursor.path}: variable {name} has dtype code {code}; expected one of {sorted(DTYPES)}")
     dtype = DTYPES[code]
     if size != math.prod(shape) * dtype.itemsize:
-        raise InputError(f"{cursor.path}: variable {name} holds {size} bytes, {dtype} {list(shape)} needs {math.prod(shape) * dtype.itemsize}")
+        raise InputError(
+            f"{cursor.path}: variable {name} holds {size} bytes, {dtype} {list(shape)} needs {math.prod(shape) * dtype.itemsize}"
+        )
     values = bytearray(cursor.take(size, f"values of {name}"))  # a copy: variables are not aligned in the file
     return name, torch.frombuffer(values, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
 
@@ -127,7 +132,10 @@ def _config(path: Path, container: Container) -> dict[str, Any]:
         "max_target_positions": _variable_shape(path, variables, "decoder/position_encodings/encodings", 2)[0],
         **{f"{stack}_layers": _layers(variables, stack) for stack in ("encoder", "decoder")},
         **{f"{stack}_attention_heads": _setting(path, variables, f"{stack}/num_heads") for stack in ("encoder", "decoder")},
-        **{f"{stack}_ffn_dim": _variable_shape(path, variables, f"{stack}/layer_0/ffn/linear_0/weight", 2)[0] for stack in ("encoder", "decoder")},
+        **{
+            f"{stack}_ffn_dim": _variable_shape(path, variables, f"{stack}/layer_0/ffn/linear_0/weight", 2)[0]
+            for stack in ("encoder", "decoder")
+        },
         "activation_function": "gelu",
         "scale_embedding": False,
         "tie_word_embeddings": container.aliases.get("decoder/projection/weight") == "decoder/embeddings/weight",
@@ -200,7 +208,9 @@ def _named(path: Path, variables: dict[str, torch.Tensor], config: dict[str, Any
     def linear(source: str, *targets: str) -> Iterator[tuple[str, torch.Tensor]]:
         weight, bias = pop(f"{source}/weight"), pop(f"{source}/bias")
         if weight.ndim < 2 or bias.shape != weight.shape[:1] or weight.shape[0] % len(targets):
-            raise InputError(f"{path}: {source} has weight {list(weight.shape)} and bias {list(bias.shape)}; they do not fit {len(targets)} maps")
+            raise InputError(
+                f"{path}: {source} has weight {list(weight.shape)} and bias {list(bias.shape)}; they do not fit {len(targets)} maps"
+            )
         for target, part, part_bias in zip(targets, weight.chunk(len(targets)), bias.chunk(len(targets)), strict=True):
             yield f"{target}.weight", part.contiguous()
             if not target.endswith(".k_proj"):

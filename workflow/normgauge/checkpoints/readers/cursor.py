@@ -16,7 +16,7 @@ class Cursor:
 
     def __init__(self, path: Path) -> None:
         self.path, self.position = path, 0
-        self.data = memoryview(np.memmap(path, mode="r")) if path.stat().st_size else memoryview(b"")
+        self.data = np.memmap(path, mode="r").data if path.stat().st_size else memoryview(b"")
 
     @property
     def left(self) -> int:

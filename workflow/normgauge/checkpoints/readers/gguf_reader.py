@@ -169,7 +169,9 @@ def _check_layout(path: Path, entries: list[TensorEntry], payload: int, alignmen
             raise InputError(f"{path}: tensor {entry.name} at offset {entry.start} {fault}, expected {expected}; the file is malformed")
         position = entry.start + entry.size
     if not payload + position <= file_size <= payload + _align(position, alignment):
-        raise InputError(f"{path}: payload of {file_size - payload} bytes, the entries describe {position}; truncated or padded, fetch it again")
+        raise InputError(
+            f"{path}: payload of {file_size - payload} bytes, the entries describe {position}; truncated or padded, fetch it again"
+        )
 
 
 def stored_config(folder: Path) -> dict[str, Any]:

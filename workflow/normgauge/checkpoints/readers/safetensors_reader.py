@@ -63,7 +63,9 @@ def check_header(path: Path) -> dict[str, dict[str, Any]]:
         prefix = handle.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
         if not 2 <= length <= min(size - 8, HEADER_LIMIT):
-            raise InputError(f"{path}: header length {length} does not fit a file of {size} bytes; the file is truncated or not safetensors")
+            raise InputError(
+                f"{path}: header length {length} does not fit a file of {size} bytes; the file is truncated or not safetensors"
+            )
         text = handle.read(length)
     entries = _parse(path, text)
     entries.pop("__metadata__", None)

@@ -51,7 +51,7 @@ def load(path: Path) -> dict[str, torch.Tensor]:
         value = torch.load(path, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: refused: the file holds pickled objects beyond tensors; convert it to safetensors") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"{path}: cannot be read as a torch file ({reason}); fetch it again") from error
     if not isinstance(value, dict) or not value:
