@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+
 from normgauge import tables
 
 SEEDS = (42, 43, 44, 45, 46)

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from torch.func import functional_call
+from transformers.activations import ACT2FN
+
 from normgauge.anatomy import FAMILIES, describe
 from normgauge.anatomy.structure import Anatomy, Axis, NormKind, Placement, Positions, Role, SpaceKind
 from normgauge.errors import InputError
-from torch.func import functional_call
-from transformers.activations import ACT2FN
 from unit.tiny_sceptr import VARIANTS, TinySceptr
 
 TEXT = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "vocab_size": 17, "pad_token_id": 0}

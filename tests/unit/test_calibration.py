@@ -12,14 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from normgauge import tables
-from normgauge.calibration import CORPORA, batches, build_corpus, count_sequences, fetch_needed, prepare
-from normgauge.calibration.corpora import digest_lines
-from normgauge.calibration.inputs import noise_waveform, picture
-from normgauge.calibration.interfaces import maximum_length
-from normgauge.calibration.receptors import germline_chains
-from normgauge.calibration.tokenisation import choose_windows, load_tokenizer, token_stream
-from normgauge.errors import InputError
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -38,6 +30,15 @@ from transformers import (
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
+
+from normgauge import tables
+from normgauge.calibration import CORPORA, batches, build_corpus, count_sequences, fetch_needed, prepare
+from normgauge.calibration.corpora import digest_lines
+from normgauge.calibration.inputs import noise_waveform, picture
+from normgauge.calibration.interfaces import maximum_length
+from normgauge.calibration.receptors import germline_chains
+from normgauge.calibration.tokenisation import choose_windows, load_tokenizer, token_stream
+from normgauge.errors import InputError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\n", *(f"w{number}" for number in range(60))]
 TEXT = [" ".join(f"w{number * step % 60}" for number in range(300)) + " " for step in (1, 7, 11)]
@@ -422,7 +423,7 @@ def test_receptor_grids(tmp_path, tokeniser, expected):
     entry = {"modality": "tokens", "calibration": "tcr"}
     prepare(entry, checkpoint, receptors(tmp_path / "tcr.parquet"), path, config=SCEPTR, **SMALL)
     batch = only_batch(path, SCEPTR, checkpoint)
-    tokens, mask = batch.inputs["tokens"], batch.masks["encoder"]
+    tokens, mask = batch.inputs["input_ids"], batch.masks["encoder"]
     assert tokens.dtype == torch.int64
     assert mask.sum() >= 4 * 16
     assert (tokens[~mask] == 0).all()

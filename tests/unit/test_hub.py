@@ -13,6 +13,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import huggingface_hub.file_download
 import pytest
+
 from hub_server import COMMIT, REPOSITORY, Hub
 from normgauge.checkpoints import hub as hub_module
 from normgauge.checkpoints import layout

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
+
 from normgauge.checkpoints import local
 from normgauge.checkpoints.acquire import acquire
 from normgauge.checkpoints.local import initialise, link_folder
 from normgauge.errors import InputError
-from safetensors.torch import load_file, save_file
 
 GPT2 = {
     "model_type": "gpt2",

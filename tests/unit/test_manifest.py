@@ -7,6 +7,7 @@ import types
 
 import pytest
 import torch
+
 from normgauge.anatomy.structure import Anatomy, Axis, Norm, NormKind, Placement, Role, Segment, Space, SpaceKind, Stack, Tensor
 from normgauge.checkpoints.manifest import Manifest, build_manifest, file_records, stored_precision, weights_sha256, write_manifest
 from normgauge.errors import InputError

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from normgauge.checkpoints import layout
 from normgauge.checkpoints.acquire import acquire
 from normgauge.checkpoints.packages import fetch_wheel, unpack

@@ -16,6 +16,7 @@ import yaml
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+
 from normgauge import tables
 from normgauge.errors import InputError
 from normgauge.render import figures, style

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from normgauge.checkpoints.sources import (
     CALIBRATIONS,
     SCHEMA_PATH,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy
 import pytest
+from PIL import Image
+
 from browser import CHROMIUM, DRIVER, Browser, browsing
 from normgauge.render import figures
 from normgauge.render.tables import write_table
-from PIL import Image
 from result_samples import STUDY, write_results
 
 if TYPE_CHECKING:

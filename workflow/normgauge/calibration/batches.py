@@ -129,4 +129,4 @@ def _receptors(rows: Rows) -> Batch:
     """Grids padded with zeros to the longest of the batch: int64 (batch, positions, 4); padded positions do not count."""
     grids = [torch.tensor(row["ids"], dtype=torch.int64).reshape(-1, row["columns"]) for row in rows]
     tokens = torch.nn.utils.rnn.pad_sequence(grids, batch_first=True)
-    return Batch({"tokens": tokens}, {"encoder": tokens[..., 0] != 0})
+    return Batch({"input_ids": tokens}, {"encoder": tokens[..., 0] != 0})

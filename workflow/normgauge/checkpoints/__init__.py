@@ -2,6 +2,6 @@
 
 from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.manifest import Manifest
-from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
 
-__all__ = ["Checkpoint", "Manifest", "build_model", "open_checkpoint", "reinitialise"]
+__all__ = ["Checkpoint", "Manifest", "build_model", "open_checkpoint", "open_config", "reinitialise"]
