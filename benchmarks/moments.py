@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from side_by_side import interleaved, write_results
 from sklearn.decomposition import IncrementalPCA
 
 from normgauge.moments import Accumulator, Moments
+from side_by_side import interleaved, write_results
 
 N, D, CHUNK = 8192, 768, 2048
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,11 +38,12 @@ def capture(
     """
     workspace = Workspace()
     accumulators = {site.id: Accumulator(accumulation, site.width, workspace) for site in sites}
+    body = body_of(model)
     parameter, started = next(model.parameters()), False
     with torch.inference_mode(), _hooked(model, sites, accumulators) as state:
         for batch in batches:
             state.begin(batch.masks)
-            model(**{key: _placed(value, parameter) for key, value in batch.inputs.items()})
+            body(**{key: _placed(value, parameter) for key, value in batch.inputs.items()})
             state.check_all_fired()
             if not started:
                 _expect_enough_samples(accumulators, first_batches)
@@ -50,6 +51,11 @@ def capture(
             if progress:
                 progress.step()
     return {site.id: accumulators[site.id].moments() for site in sites}
+
+
+def body_of(model: torch.nn.Module) -> torch.nn.Module:
+    """The model without its head, where transformers separates them: every site lies in it, and a head over a vocabulary may cost more."""
+    return getattr(model, "base_model", model)
 
 
 def _expect_enough_samples(accumulators: dict[str, Accumulator], first_batches: float) -> None:
@@ -74,10 +80,10 @@ class _State:
 
     def __init__(self, sites: Sequence[Site], accumulators: dict[str, Accumulator]) -> None:
         self.sites, self.accumulators = sites, accumulators
-        self.masks: dict[str, torch.Tensor | None] = {}
+        self.masks: Mapping[str, torch.Tensor | None] = {}
         self.calls: dict[tuple[str, str], int] = defaultdict(int)
 
-    def begin(self, masks: dict[str, torch.Tensor | None]) -> None:
+    def begin(self, masks: Mapping[str, torch.Tensor | None]) -> None:
         self.masks = masks
         self.calls.clear()
 

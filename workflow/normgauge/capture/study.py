@@ -90,7 +90,7 @@ def capture_checkpoint(
 
     Writes `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing.
     """
-    checkpoint = open_checkpoint(folder, config_overrides)
+    checkpoint = open_checkpoint(Path(folder), config_overrides)
     anatomy = describe(checkpoint.config)
     sites = select_sites(anatomy, groups, schur_taps)
     model = build_model(checkpoint, forward_dtype)
@@ -99,7 +99,8 @@ def capture_checkpoint(
         return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
 
     sequences = count_sequences(calibration)
-    steps = -(-len(shard_range(sequences, shard, shards)) // batch_size)
+    own = sequences * (shard + 1) // shards - sequences * shard // shards
+    steps = -(-own // batch_size)
     label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"
     moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences))
     provenance = {
@@ -120,13 +121,6 @@ def capture_checkpoint(
         for site in sites:
             described = {f"site_{key}": "" if value is None else str(value) for key, value in asdict(site).items()}
             write_moments(temporary / moments_file(site.id), moments[site.id], {**provenance, **described})
-
-
-def shard_range(sequences: int, shard: int, shards: int) -> range:
-    """The sequences of one shard: contiguous, of nearly equal length, together all."""
-    if sequences < shards:
-        raise InputError(f"calibration has {sequences} sequences for {shards} shards: lower capture.shards")
-    return range(sequences * shard // shards, sequences * (shard + 1) // shards)
 
 
 def moments_file(site_id: str) -> Path:

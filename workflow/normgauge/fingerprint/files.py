@@ -26,7 +26,7 @@ def read_measurement(folders: Sequence[PathLike]) -> Measurement:
     first = Path(folders[0])
     names = sorted(path.name for path in first.glob("*.parquet") if path.name != "norms.parquet")
     norms = {row["norm"]: norm_facts(row) for row in tables.read(first / "norms.parquet", "norms")}
-    moments, sites, dtypes = {}, {}, set()
+    moments, sites = {}, {}
     for name in names:
         parts = []
         for folder in folders:
@@ -34,12 +34,9 @@ def read_measurement(folders: Sequence[PathLike]) -> Measurement:
                 raise InputError(f"{Path(folder) / name}: missing, though another shard has this site; delete the shard's folder and rerun")
             part, metadata = read_moments(Path(folder) / name)
             parts.append(part)
-            dtypes.add(metadata["forward_dtype"])
         site = _site(metadata)
         moments[site.id], sites[site.id] = merge_all(parts), site
-    if len(dtypes) != 1:
-        raise InputError(f"{first}: the shards were captured with forward dtypes {sorted(dtypes)}; they must agree")
-    return Measurement(dtypes.pop(), moments, sites, norms)
+    return Measurement(tables.read_metadata(first / "norms.parquet")["forward_dtype"], moments, sites, norms)
 
 
 def norm_facts(row: Mapping[str, Any]) -> NormFacts:
@@ -70,18 +67,21 @@ def read_identity(manifest: PathLike) -> Identity:
 
 
 def fingerprint_checkpoint(
-    folders: Mapping[str, Sequence[PathLike]], manifest: PathLike, outputs: Mapping[str, PathLike], force_cov32: bool = False
+    folders: Sequence[PathLike], manifest: PathLike, outputs: Mapping[str, PathLike], force_cov32: bool = False
 ) -> None:
     """Write the rows of one checkpoint.
 
-    folders: forward dtype -> the folders of its shards. outputs: paths for `fingerprint`, `schur`, `stacks` and `summary`; the summary is
-    the primary stream's row of `stacks`.
+    folders: moments folders of all shards and forward dtypes. outputs: paths for `fingerprint`, `schur`, `stacks` and `summary`; the
+    summary is the primary stream's row of `stacks`.
     """
     identity = read_identity(manifest)
-    measurements = [read_measurement(shards) for shards in folders.values()]
+    shards: dict[str, list[PathLike]] = {}
+    for folder in folders:
+        captured = tables.read_metadata(Path(folder) / "norms.parquet")
+        shards.setdefault(captured["forward_dtype"], []).append(folder)
+    measurements = [read_measurement(members) for members in shards.values()]
     fingerprint, schur, stacks = measure(measurements, identity, force_cov32)
-    first = next(iter(folders.values()))[0]
-    provenance = _provenance(Path(first))
+    provenance = _provenance(Path(folders[0]))
     rows = {"fingerprint": fingerprint, "schur": schur, "stacks": stacks, "summary": [row for row in stacks if row["primary"]]}
     for kind, path in outputs.items():
         tables.write(path, kind, rows[kind], provenance)

@@ -45,11 +45,11 @@ def kernel_basis(gain: np.ndarray) -> np.ndarray:
 def alignment(vector: np.ndarray, basis: np.ndarray) -> float:
     """|cos| of a vector (d,) with the span of an orthonormal basis (d, k): length of its projection over its length."""
     length = np.linalg.norm(vector)
-    return float(min(np.linalg.norm(basis.T @ vector) / length, 1.0)) if length else 0.0
+    return min(float(np.linalg.norm(basis.T @ vector) / length), 1.0) if length else 0.0
 
 
 def containment(basis: np.ndarray, subspace: np.ndarray) -> float:
     """Smallest principal cosine of span(basis) (d, k) against span(subspace) (d, m): 1 when it lies inside, 0 when m < k."""
     if subspace.shape[1] < basis.shape[1]:
         return 0.0
-    return float(min(np.linalg.svd(subspace.T @ basis, compute_uv=False).min(), 1.0))
+    return min(float(np.linalg.svd(subspace.T @ basis, compute_uv=False)[-1]), 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from normgauge import tables
@@ -38,7 +39,7 @@ def fingerprint_reinitialised(
     forward_dtypes: forward dtype -> site groups. One process for all seeds: a model is built, captured and dropped before the next;
     moments are not kept on disk, because they can be had again from the seed.
     """
-    checkpoint = open_checkpoint(folder, config_overrides)
+    checkpoint = open_checkpoint(Path(folder), config_overrides)
     anatomy = describe(checkpoint.config)
     identity = replace(read_identity(manifest), provenance="random initialisation", precision="full")
     sequences = count_sequences(calibration)
@@ -50,7 +51,7 @@ def fingerprint_reinitialised(
     def one(seed: int) -> tuple[Rows, Rows, Rows]:
         measurements = []
         for forward_dtype, groups in forward_dtypes.items():
-            model = reinitialise(checkpoint.config, seed, forward_dtype)
+            model = reinitialise(checkpoint, seed, forward_dtype)
             sites = select_sites(anatomy, groups, schur_taps)
             label = f"{identity.model} re-initialised, seed {seed}, {forward_dtype}"
             moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences))

@@ -158,6 +158,8 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
         "post_norm_ratio": _same_dtype_ratio(rows, embedding),
         "post_norm_forward_dtype": _value(post, "forward_dtype"),
         "post_norm_cos_gamma_inv": _value(post, "cos_gamma_inv"),
+        "post_norm_null_dimension": _value(post, "null_dimension"),
+        "post_norm_null_cos_gamma_inv": _value(post, "null_cos_gamma_inv"),
         "post_norm_cos_ones": _value(post, "cos_ones"),
         "post_norm_raw_cos_gamma_inv": _value(post, "raw_cos_gamma_inv"),
         "post_norm_cos_beta_gamma_inv": _value(post, "cos_beta_gamma_inv"),

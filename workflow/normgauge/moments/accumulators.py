@@ -56,7 +56,7 @@ class Accumulator:
             chunk = chunk.float()
         if self._shift is None:
             self._shift = chunk.mean(dim=0, dtype=self._dtype)
-        rows = self._widened(chunk)
+        rows = self._widened(chunk, self._shift)
         if self.method == "tsqr64":
             stacked = torch.cat([torch.from_numpy(self._matrix), rows])
             self._matrix = torch.linalg.qr(stacked, mode="r").R.numpy()
@@ -67,11 +67,11 @@ class Accumulator:
         if not np.isfinite(self._matrix[0]).all():
             raise InputError("activations hold NaN or infinity: check the checkpoint's weights and the forward dtype's range")
 
-    def _widened(self, chunk: torch.Tensor) -> torch.Tensor:
+    def _widened(self, chunk: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """[1, chunk - shift], shape (m, d + 1), in the shared workspace."""
         rows = self._workspace.matrix(chunk.shape[0], self.d + 1, self._dtype)
         rows[:, 0] = 1.0
-        torch.sub(chunk, self._shift, out=rows[:, 1:])
+        torch.sub(chunk, shift, out=rows[:, 1:])
         return rows
 
     def moments(self) -> Moments:

@@ -1,1 +1,1 @@
-"""render: see docs/design/main-line.md."""
+"""Result tables and figures, from parquet files alone."""

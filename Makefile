@@ -1,0 +1,29 @@
+# make tables | figures | smoke | test | lint: each makes the environment .venv first where it is missing or out of date.
+PYTHON ?= python3
+CORES ?= 2
+BIN := .venv/bin
+
+.PHONY: tables figures smoke test lint
+tables: .venv/ready
+	$(BIN)/snakemake --cores $(CORES) all_tables
+
+figures: .venv/ready
+	$(BIN)/snakemake --cores $(CORES) all_figures
+
+smoke: .venv/ready
+	$(BIN)/snakemake --cores $(CORES) smoke
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/mypy
+	$(BIN)/snakemake --lint
+
+.venv/ready: envs/requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement envs/requirements.lock
+	touch $@

@@ -1,0 +1,56 @@
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: "config/models.yaml"
+configfile: "config/config.yaml"
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/studies.smk"
+include: "workflow/rules/common.smk"
+include: "workflow/rules/acquire.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/calibrate.smk"
+include: "workflow/rules/capture.smk"
+include: "workflow/rules/fingerprint.smk"
+include: "workflow/rules/tabulate.smk"
+include: "workflow/rules/draw.smk"
+
+
+localrules:
+    all,
+    all_tables,
+    all_figures,
+    smoke,
+    table1_scale,
+
+
+rule all:
+    default_target: True
+    input:
+        TABLE_TARGETS + FIGURE_TARGETS,
+
+
+rule all_tables:
+    input:
+        TABLE_TARGETS,
+
+
+rule all_figures:
+    input:
+        FIGURE_TARGETS,
+
+
+rule smoke:
+    input:
+        TABLE_TARGETS + FIGURE_TARGETS,
+
+
+rule table1_scale:
+    input:
+        f"{TABLES}/table1.csv",
+        f"{FIGURES}/table1.pdf",

@@ -1,0 +1,170 @@
+"""What a fresh clone plans, and what it refuses before any work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clone import ROOT, SMOKE, Project
+
+TABLES = {"tabulate_table1", "tabulate_table2", "tabulate_trained_vs_random", "tabulate_figure3", "tabulate_figure6"}
+DRAWN_TABLES = {"draw_table1", "draw_table2", "draw_trained_vs_random"}
+DRAWN_FIGURES = {"draw_figure3", "draw_figure6"}
+
+
+def test_the_default_tables_are_fewer_than_150_jobs_without_any_option(project: Project) -> None:
+    plan = project.plan("all_tables")
+    models = len(yaml.safe_load((ROOT / "config/config.yaml").read_text())["study"]["models"])
+    assert sum(plan.values()) < 150
+    assert plan["compute_fingerprint"] == plan["measure_reinitialised"] == plan["prepare_calibration"] == models
+    assert plan["acquire_checkpoint"] + plan["train_checkpoint"] == models
+    assert plan.keys() >= TABLES | DRAWN_TABLES
+    assert not plan.keys() & DRAWN_FIGURES
+
+
+def test_plain_snakemake_plans_everything_and_every_job_says_what_it_needs(project: Project) -> None:
+    said = project.run("--dry-run").stdout
+    jobs = [job for job in said.split("Job stats:")[1].split("\n\n") if "    log: " in job]
+    assert {job.split("rule ")[1].split(":")[0] for job in jobs} >= TABLES | DRAWN_TABLES | DRAWN_FIGURES
+    assert all("runtime=" in job and "mem_mb=" in job for job in jobs)
+
+
+def test_one_figure_needs_its_own_table_only(project: Project) -> None:
+    plan = project.plan("figures/table2.pdf")
+    assert plan.keys() & (TABLES | DRAWN_TABLES | DRAWN_FIGURES) == {"tabulate_table2", "draw_table2"}
+
+
+def test_all_figures_draws_the_figures_only(project: Project) -> None:
+    plan = project.plan("all_figures")
+    assert plan.keys() & (DRAWN_TABLES | DRAWN_FIGURES) == DRAWN_FIGURES
+
+
+def test_the_published_set_plans_without_a_hub(project: Project) -> None:
+    plan = project.plan("all", "--configfile", "config/paper.yaml")
+    models = len(yaml.safe_load((ROOT / "config/paper.yaml").read_text())["study"]["models"])
+    assert plan["acquire_checkpoint"] == plan["compute_fingerprint"] == models
+    assert plan.keys() >= TABLES | DRAWN_TABLES | DRAWN_FIGURES
+
+
+def test_an_unpinned_model_is_refused_when_it_is_acquired(fresh) -> None:
+    line = fresh().refusal("results/pythia-70m/unpinned/checkpoint.json", "--configfile", "config/paper.yaml", "--quiet", "all")
+    assert "models.pythia-70m.source.revision" in line
+    assert "pin_revisions.py" in line
+
+
+def test_scale_measures_every_seed_and_trains_nothing(project: Project) -> None:
+    plan = project.plan("table1_scale")
+    assert plan == {
+        "acquire_checkpoint": 11,
+        "prepare_calibration": 11,
+        "capture_moments": 22,
+        "compute_fingerprint": 11,
+        "tabulate_table1": 1,
+        "draw_table1": 1,
+    }
+    assert all("/scale/" in path for path in project.outputs("table1_scale") if path.startswith(("figures/", "results/tables/")))
+
+
+def test_a_model_of_the_users_own_is_five_lines(project: Project, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "models:\n"
+        "  mymodel:\n"
+        f'    source: {{package: "name==1.2.3", sha256: "{"0" * 64}", path: model}}\n'
+        "    modality: text\n"
+        "    calibration: kjv\n"
+    )
+    plan = project.plan("results/mymodel/1.2.3/summary.parquet", "--cores", "2", "--configfile", str(mine))
+    assert plan == {
+        "fetch_package": 2,
+        "acquire_checkpoint": 1,
+        "build_corpus": 1,
+        "prepare_calibration": 1,
+        "capture_moments": 2,
+        "compute_fingerprint": 1,
+    }
+
+
+def test_shards_and_arithmetic_come_from_the_models_entry(project: Project, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("models:\n  minilm-l6:\n    capture: {shards: 3, forward_dtypes: {float64: [terminal]}}\n")
+    outputs = project.outputs("results/minilm-l6/0.1.0/summary.parquet", "--configfile", str(mine))
+    moments = {path for path in outputs if "/moments/" in path}
+    assert moments == {f"results/minilm-l6/0.1.0/moments/float64/{shard}-of-3" for shard in range(3)}
+
+
+def test_models_and_revisions_never_share_a_file(project: Project, tmp_path: Path) -> None:
+    """Ids that are prefixes of each other, and revisions that read like ids: every output, log and benchmark is named once."""
+    mine = tmp_path / "mine.yaml"
+    entry = {"modality": "text", "calibration": "random-tokens"}
+    shape = "config/shapes/llama-tiny.json"
+    models = {
+        "a": {"source": {"random_init": {"config": shape, "seed": [1, 11]}}, **entry},
+        "a-1": {"source": {"random_init": {"config": shape, "seed": [1, 11]}}, **entry},
+        "a.1": {"source": {"path": "config/shapes", "revision": "a"}, **entry},
+        "aa1": {"source": {"path": "config/shapes", "revision": "a-1"}, **entry},
+    }
+    mine.write_text(yaml.safe_dump({"models": models, "study": {"models": list(models)}}))
+    outputs = project.outputs("all", "--configfile", str(mine))
+    assert len(outputs) == len(set(outputs))
+    stacks = [path for path in outputs if path.endswith("/stacks.parquet") and "reinitialised" not in path]
+    assert len(stacks) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["results/minilm-l7/0.1.0/summary.parquet"], "minilm-l6"),
+        (["results/minilm-l6/9.9/summary.parquet"], "has no revision 9.9; it has 0.1.0"),
+        (["--config", 'study={"models": ["gpt2-nan"]}'], "gpt2-nano"),
+        (["--config", 'study={"models": ["gpt2-nano@seed1"]}'], "it has seed42"),
+        (["--config", "capture={'accumulation': 'cov16'}"], "capture.accumulation"),
+        (["--config", "calibraton={'sequences': 4}"], "calibraton"),
+        (["smoke", "all_tables"], "ask for it without all_tables"),
+        (["smoke", "table1_scale"], "ask for it without table1_scale"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments: list[str], said: str) -> None:
+    assert said in project.refusal(*arguments, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("source: {path: nowhere}\n    modality: text\n    calibration: kjv", "nowhere is missing or empty"),
+        ("source: {random_init: {config: none.json, seed: 1}}\n    modality: text\n    calibration: kjv", "none.json is missing"),
+        ("source: {hub: a/b, revision: main}\n    modality: text\n    calibration: kjv", "40 lower-case hex digits"),
+        ("source: {path: config}\n    modality: text\n    calibration: kjv\n    colour: red", "colour"),
+    ],
+)
+def test_a_bad_entry_of_the_model_table_is_one_line(project: Project, tmp_path: Path, entry: str, said: str) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"models:\n  mine:\n    {entry}\nstudy:\n  models: [mine]\n")
+    line = project.refusal("all", "--dry-run", "--configfile", str(mine))
+    assert "mine" in line
+    assert said in line
+
+
+def test_a_path_source_depends_on_the_files_of_its_folder(fresh) -> None:
+    clone = fresh()
+    (clone / "mine").mkdir()
+    (clone / "mine/config.json").write_text((clone / "config/shapes/llama-tiny.json").read_text())
+    (clone / "mine.yaml").write_text("models:\n  mine:\n    source: {path: mine}\n    modality: text\n    calibration: random-tokens\n")
+    said = clone.run("results/mine/local/checkpoint.json", "--dry-run", "--configfile", "mine.yaml").stdout
+    assert "input: mine/config.json" in said
+
+
+def test_lint_and_format() -> None:
+    lint = subprocess.run([sys.executable, "-m", "snakemake", "--lint"], cwd=ROOT, capture_output=True, text=True)
+    assert lint.returncode == 0, lint.stderr
+    snakefmt = Path(sys.executable).with_name("snakefmt")
+    done = subprocess.run([snakefmt, "--check", "Snakefile", "workflow/rules"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_smoke_brings_its_own_configuration(project: Project) -> None:
+    assert project.plan("smoke") == project.plan("all", *SMOKE)

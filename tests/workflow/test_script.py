@@ -1,0 +1,57 @@
+"""The frame around every script: one-line errors, the log, the environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from clone import ROOT
+
+FRAME = """
+import sys
+from types import SimpleNamespace
+sys.path[:0] = [{workflow!r}, {scripts!r}]
+from _script import reporting
+from normgauge.errors import InputError
+with reporting(SimpleNamespace(log=[{log!r}], threads=3){online}):
+    import os
+    print("working", file=sys.stderr)
+    print(os.environ["HF_HUB_OFFLINE"], os.environ["OMP_NUM_THREADS"])
+    {body}
+"""
+
+
+def run(log: Path, body: str, online: str = "") -> subprocess.CompletedProcess[str]:
+    program = FRAME.format(workflow=str(ROOT / "workflow"), scripts=str(ROOT / "workflow/scripts"), log=str(log), body=body, online=online)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def test_bad_input_is_one_line_in_the_terminal_and_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "job.log"
+    done = run(log, 'raise InputError("x.json: no key a;\\n add it")')
+    assert done.returncode == 1
+    assert done.stderr == "working\nerror: x.json: no key a; add it\n" == log.read_text()
+
+
+def test_a_defect_keeps_its_traceback_in_both(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    done = run(log, "raise KeyError('a')")
+    assert done.returncode == 1
+    for text in (done.stderr, log.read_text()):
+        assert text.count("Traceback") == 1
+        assert "KeyError: 'a'" in text
+
+
+def test_scripts_are_offline_unless_they_fetch(tmp_path: Path) -> None:
+    assert run(tmp_path / "a.log", "pass").stdout == "1 3\n"
+    assert run(tmp_path / "b.log", "pass", ", online=True").stdout == "0 3\n"
+
+
+def test_scripts_call_the_library_and_hold_no_science() -> None:
+    scripts = sorted((ROOT / "workflow/scripts").glob("[a-z]*.py"))
+    assert len(scripts) >= 10
+    for script in scripts:
+        text = script.read_text()
+        assert len(text.splitlines()) < 40, script.name
+        assert script.name == "pin_revisions.py" or "with reporting(snakemake" in text, script.name

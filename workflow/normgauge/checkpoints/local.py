@@ -1,0 +1,98 @@
+"""Checkpoints that need no download: the user's own folder, and the random initialisation of a configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from normgauge.checkpoints.layout import checkpoint_files
+from normgauge.checkpoints.sources import near
+from normgauge.errors import InputError
+from normgauge.provenance import atomic_path
+
+
+def link_folder(origin: Path, folder: Path) -> None:
+    """Fill `folder` with the checkpoint files of `origin`, as hard links where the file system allows, else as copies.
+
+    Symbolic links in `origin` (a hub cache is made of them) are followed, so the result stands on its own.
+    Raises InputError when `origin` is not a folder in transformers' layout.
+    """
+    if not origin.is_dir():
+        raise InputError(f"{origin}: no such folder; expected a model in transformers' layout")
+    names = checkpoint_files((path.name for path in origin.iterdir() if path.is_file()), where=str(origin))
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        for name in names:
+            _link((origin / name).resolve(), temporary / name)
+
+
+def _link(origin: Path, target: Path) -> None:
+    try:
+        os.link(origin, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(origin, target)
+
+
+def initialise(config_path: Path, seed: int, folder: Path) -> None:
+    """Write config.json and model.safetensors (float32) of the class that `config_path` describes, initialised from `seed`.
+
+    The class is `architectures[0]`; where the file names none, it is the base model of the `model_type`, and the written
+    config.json says so. The weights are those of transformers' own initialisation after `torch.manual_seed(seed)`: the
+    same seed gives the same bytes. Raises InputError when the file is not such a configuration.
+    """
+    import torch
+
+    settings = _read_settings(config_path)
+    config, model_class = _model_class(settings, config_path)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = model_class(config)
+        except (ValueError, TypeError, AssertionError, RuntimeError) as error:
+            raise InputError(f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct the sizes") from error
+    with atomic_path(folder) as temporary:
+        # The names of the class itself, not of an older file layout that transformers may translate from.
+        model.save_pretrained(temporary, save_original_format=False)
+        temporary.joinpath("generation_config.json").unlink(missing_ok=True)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); a relative path starts at the working directory") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: expected a JSON object with the keys of a transformers configuration")
+    return settings
+
+
+def _model_class(settings: dict[str, Any], path: Path) -> tuple[Any, Any]:
+    """The configuration object and the class to build from it."""
+    import transformers
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.models.auto import CONFIG_MAPPING, MODEL_MAPPING
+
+    model_type = str(settings.get("model_type"))
+    if model_type not in CONFIG_MAPPING:
+        known = f"transformers {transformers.__version__}"
+        raise InputError(f"{path}: model_type {model_type} is unknown to {known}{near(model_type, CONFIG_MAPPING)}")
+    try:
+        config = CONFIG_MAPPING[model_type].from_dict(settings)
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a configuration of {model_type} ({error})") from error
+    if not config.architectures:
+        base = MODEL_MAPPING.get(type(config), None)
+        if not isinstance(base, type):
+            raise InputError(f"{path}: {model_type} has no single base model; name the class as architectures: [...]")
+        return config, base
+    name = config.architectures[0]
+    model_class: Any = getattr(transformers, str(name), None)
+    is_model = isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)
+    if not is_model or not isinstance(config, model_class.config_class or ()):
+        raise InputError(f"{path}: architectures names {name!r}, which is no transformers model of model_type {model_type}")
+    return config, model_class

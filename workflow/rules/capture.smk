@@ -1,0 +1,59 @@
+rule capture_moments:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        calibration="results/{model}/{revision}/calibration.parquet",
+    output:
+        directory("results/{model}/{revision}/moments/{forward_dtype}/{shard}-of-{shards}"),
+    log:
+        "logs/capture_moments/{model}/{revision}/{forward_dtype}-{shard}-of-{shards}.log",
+    benchmark:
+        "logs/benchmarks/capture_moments/{model}/{revision}/{forward_dtype}-{shard}-of-{shards}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=model_memory,
+        runtime=240,
+        gpu=0,
+    params:
+        code=code_of("capture_moments.py"),
+        entry=entry_part("modality", "config"),
+        groups=site_groups,
+        schur_sites=capture_option("schur_sites"),
+        accumulation=capture_option("accumulation"),
+        batch_size=capture_option("batch_size"),
+    script:
+        "../scripts/capture_moments.py"
+
+
+rule measure_reinitialised:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        calibration="results/{model}/{revision}/calibration.parquet",
+    output:
+        fingerprint="results/{model}/{revision}/reinitialised/fingerprint.parquet",
+        schur="results/{model}/{revision}/reinitialised/schur.parquet",
+        stacks="results/{model}/{revision}/reinitialised/stacks.parquet",
+    log:
+        "logs/measure_reinitialised/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/measure_reinitialised/{model}/{revision}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=model_memory,
+        runtime=480,
+        gpu=0,
+    params:
+        code=code_of("measure_reinitialised.py"),
+        entry=entry_part("modality", "config"),
+        seeds=config["reinitialised"]["seeds"],
+        forward_dtypes=config["reinitialised"]["forward_dtypes"],
+        schur_sites=capture_option("schur_sites"),
+        accumulation=capture_option("accumulation"),
+        batch_size=capture_option("batch_size"),
+    script:
+        "../scripts/measure_reinitialised.py"

