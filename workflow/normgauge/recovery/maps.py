@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -231,6 +231,4 @@ def settle(
             decided, margin = straggler.decide(seen, grid)
             values[straggler.coordinates, straggler.column] = decided
             margins[straggler.coordinates, straggler.column] = margin
-    from dataclasses import replace
-
     return replace(recovered, values=values, margins=margins), evidence

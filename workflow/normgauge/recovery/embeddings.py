@@ -1,0 +1,92 @@
+"""Lookup tables whose rows are observed as sums: a row of each table is added at every position.
+
+Any constant moved from one table to another leaves every sum as it is: with t tables of width d not known otherwise the gauge has
+(t - 1) d dimensions. A tied readout knows the token table by itself; then one table is left and its rows are differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from normgauge.recovery import certificate
+from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS, GaugeLine
+from normgauge.recovery.grids import Grid
+
+ROUNDING = 2.0**-53
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """values: (rows, d) grid points, NaN in rows that no position used. margins: (rows, d), 0 there."""
+
+    values: np.ndarray
+    margins: np.ndarray
+
+
+def row_means(observed: np.ndarray, indices: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of the (N, d) observations of each row, (rows, d), and their number, (rows,)."""
+    count = np.bincount(indices, minlength=rows)
+    order = np.argsort(indices, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(count)[:-1]])
+    sums = np.add.reduceat(np.vstack([observed[order], np.zeros((1, observed.shape[1]))]), starts, axis=0)
+    return np.where(count[:, None] > 0, sums / np.maximum(count, 1)[:, None], np.nan), count
+
+
+def remaining_table(total: np.ndarray, known: Mapping[str, np.ndarray], indices: Mapping[str, np.ndarray], name: str, rows: int, grid: Grid) -> TableRows:
+    """The one table left when every other is known: its rows are the sums less the known rows.
+
+    total: (N, d) embedding sums; known: tables by name; indices: (N,) ints by name. Rows with a NaN among the known are not used.
+    The noise of a row is the float64 rounding of the sum.
+    """
+    rest = total.copy()
+    for other, table in known.items():
+        rest -= table[indices[other]]
+    usable = np.isfinite(rest).all(axis=1)
+    means, _ = row_means(rest[usable], indices[name][usable], rows)
+    size, _ = row_means(np.abs(total[usable]), indices[name][usable], rows)
+    seen = np.isfinite(means)
+    noise = np.where(seen, ROUNDING * (size + np.abs(means)), 1.0)
+    filled = np.where(seen, means, 0.0)
+    values = grid.round(filled)
+    kept = seen & (np.abs(filled - values) <= ACCEPTED_DEVIATIONS * noise)
+    margins = np.where(kept, grid.boundary_distance(filled, values) / np.maximum(noise, np.finfo(float).tiny), 0.0)
+    return TableRows(np.where(kept, values, np.nan), margins)
+
+
+@dataclass(frozen=True)
+class LatticeAttack:
+    """features: tried; reached: those whose constant has exactly one survivor, with it; survivors: (features,) how many each has."""
+
+    features: np.ndarray
+    constants: np.ndarray
+    survivors: np.ndarray
+
+    @property
+    def reached(self) -> np.ndarray:
+        return self.survivors == 1
+
+
+def lattice_attack(table: np.ndarray, others: np.ndarray, features: np.ndarray, grid: Grid, most: int = 1 << 24) -> LatticeAttack:
+    """Try to break the gauge by the grid, feature by feature: a shift of one table against the other that keeps both on the grid.
+
+    table: (rows, d), others: (rows', d) fix the gauge somehow (their sums are the observed ones). A uniform shift is nearly a
+    translation of the grid, so that many shifts survive: this must fail for almost all features. Features with more than `most`
+    candidates are left out as not reached.
+    """
+    constants, survivors = np.full(len(features), np.nan), np.zeros(len(features), dtype=np.int64)
+    for place, feature in enumerate(features):
+        values = np.concatenate([table[:, feature], others[:, feature]])
+        direction = np.concatenate([np.ones(len(table)), -np.ones(len(others))])
+        line = GaugeLine(direction, int(np.argmax(np.abs(values))), len(direction))
+        given = certificate.candidates(line, values, np.full(len(values), ROUNDING) * np.abs(values).max(), grid)
+        if given.count > most:
+            survivors[place] = given.count
+            continue
+        kept = certificate.sieve(given)
+        survivors[place] = len(kept)
+        if len(kept) == 1:
+            constants[place] = given.alpha(kept)[0]
+    return LatticeAttack(features, constants, survivors)

@@ -1,0 +1,186 @@
+"""The observation stage: float64 forward passes of the stored weights; inputs and outputs of every map and norm go to files.
+
+This module reads weights. Nothing on the solver's side imports it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from transformers.pytorch_utils import Conv1D
+
+from normgauge.anatomy import describe
+from normgauge.anatomy.structure import Anatomy, LinearMap, Role, Tensor
+from normgauge.checkpoints import build_model
+from normgauge.checkpoints.opening import Checkpoint
+from normgauge.progress import Progress
+from normgauge.provenance import atomic_path
+from normgauge.recovery.description import Array, Description, ObservedMap, ObservedNorm, ObservedTable, StoredTensor
+from normgauge.recovery.probes import probes
+
+
+class Recorder:
+    """Appends rows to one file per array, up to `rows` rows each."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self.folder, self.rows = folder, rows
+        self.files: dict[str, BinaryIO] = {}
+        self.counts: dict[str, int] = {}
+        self.widths: dict[str, int] = {}
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for handle in self.files.values():
+            handle.close()
+
+    def add(self, name: str, values: torch.Tensor) -> None:
+        """Append the rows of a (..., width) tensor as float64."""
+        done = self.counts.get(name, 0)
+        flat = values.reshape(-1, values.shape[-1])[: max(0, self.rows - done)]
+        if name not in self.files:
+            self.files[name] = open(self.folder / f"{name}.f64", "wb")
+            self.widths[name] = flat.shape[1]
+        flat.to(torch.float64).contiguous().numpy().tofile(self.files[name])
+        self.counts[name] = done + len(flat)
+
+    def array(self, name: str) -> Array:
+        return Array(name, self.widths[name])
+
+
+def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, seed: int) -> None:
+    """Fill `folder` (atomically) with the observations of a checkpoint on `rows` random token positions, and their description."""
+    anatomy = describe(checkpoint.config)
+    model = build_model(checkpoint, "float64")
+    with atomic_path(folder) as temporary, ExitStack() as stack:
+        temporary.mkdir()
+        recorder = stack.enter_context(Recorder(temporary, rows))
+        hooks = Hooks(anatomy, model, recorder)
+        for handle in hooks.register():
+            stack.callback(handle.remove)
+        progress = Progress(rows, "observe")
+        for inputs in probes(checkpoint.config, rows, seed, cover=True):
+            hooks.shape = inputs.get("decoder_input_ids", inputs.get("input_ids")).shape
+            model(**inputs)
+            progress.step(min(hooks.shape.numel(), rows - progress.done))
+        hooks.description(checkpoint).write(temporary)
+
+
+def observe_columns(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, seed: int, columns: Mapping[str, list[int]]) -> None:
+    """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.outputs`."""
+    model = build_model(checkpoint, "float64")
+    with atomic_path(folder) as temporary, ExitStack() as stack:
+        temporary.mkdir()
+        recorder = stack.enter_context(Recorder(temporary, rows))
+        for name, wanted in columns.items():
+
+            def record(module: nn.Module, inputs: tuple, output: torch.Tensor, name: str = name, wanted: list[int] = wanted) -> None:
+                recorder.add(f"{name}.inputs", inputs[0])
+                recorder.add(f"{name}.outputs", output[..., wanted])
+
+            stack.callback(model.get_submodule(name).register_forward_hook(record).remove)
+        for inputs in probes(checkpoint.config, rows, seed, cover=False):
+            model(**inputs)
+
+
+class Hooks:
+    """What is recorded of one model, and the description of it."""
+
+    def __init__(self, anatomy: Anatomy, model: nn.Module, recorder: Recorder) -> None:
+        self.anatomy, self.model, self.recorder = anatomy, model, recorder
+        unique = {item.module: item for item in anatomy.maps}
+        self.maps = [item for item in unique.values() if isinstance(model.get_submodule(item.module), (nn.Linear, Conv1D))]
+        self.latest: dict[str, torch.Tensor] = {}
+        self.shared: dict[str, bool] = {}
+        self.shape = torch.Size()
+        stack = anatomy.primary_stack
+        self.site = next(site for site in anatomy.sites if site.id == f"{stack.name}/embedding")
+        self.tables = [
+            tensor
+            for tensor in anatomy.tensors
+            if [axis.role for axis in tensor.axes] == [Role.INDEX, Role.WRITE] and tensor.axes[1].segments[0].space == stack.space
+        ]
+
+    def register(self) -> Iterator[RemovableHandle]:
+        for norm in self.anatomy.norms:
+            yield self.model.get_submodule(norm.name).register_forward_hook(partial(self._norm, norm.name))
+        for item in self.maps:
+            yield self.model.get_submodule(item.module).register_forward_hook(partial(self._map, item))
+        for table in self.tables:
+            yield self.model.get_submodule(_module_of(table.name)).register_forward_hook(partial(self._table, table))
+        if self.site.norm is None:
+            module = self.model.get_submodule(self.site.module)
+            yield module.register_forward_pre_hook(self._embedding, with_kwargs=True)
+
+    def _norm(self, name: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        self.recorder.add(f"{name}.inputs", inputs[0])
+        self.recorder.add(f"{name}.outputs", output)
+        self.latest[name] = output
+
+    def _map(self, item: LinearMap, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        fed = item.norm is not None and self.latest.get(item.norm) is inputs[0]
+        if self.shared.setdefault(item.module, fed) != fed:
+            raise RuntimeError(f"{item.module}: fed by {item.norm} at some calls only")
+        if not fed:
+            self.recorder.add(f"{item.module}.inputs", inputs[0])
+        self.recorder.add(f"{item.module}.outputs", output)
+
+    def _table(self, table: Tensor, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        if type(module) is nn.Embedding:
+            index = inputs[0]
+        else:  # a positional table that counts by itself
+            index = torch.arange(output.shape[-2])
+        self.recorder.add(f"{table.name}.indices", index.expand(self.shape).reshape(-1, 1))
+
+    def _embedding(self, module: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> None:
+        self.recorder.add("embedding", inputs[0] if inputs else keywords[self.site.argument])
+
+    def description(self, checkpoint: Checkpoint) -> Description:
+        array = self.recorder.array
+        aliases = {tensor.name: tensor.alias_of for tensor in self.anatomy.tensors}
+        tensors = tuple(
+            StoredTensor(tensor.name, tensor.shape, _dtype(checkpoint, aliases.get(tensor.name) or tensor.name), tensor.alias_of)
+            for tensor in self.anatomy.tensors
+        )
+        norms = tuple(
+            ObservedNorm(
+                norm.name, norm.kind, norm.eps, norm.gain, norm.bias, norm.gain_offset, array(f"{norm.name}.inputs"), array(f"{norm.name}.outputs")
+            )
+            for norm in self.anatomy.norms
+            if norm.gain and f"{norm.name}.inputs" in self.recorder.counts
+        )
+        maps = tuple(
+            ObservedMap(
+                item.module,
+                item.weight,
+                item.bias,
+                item.input_axis == 0,
+                item.norm,
+                array(f"{item.norm}.outputs" if self.shared[item.module] else f"{item.module}.inputs"),
+                array(f"{item.module}.outputs"),
+            )
+            for item in self.maps
+            if item.module in self.shared
+        )
+        embedding = f"{self.site.norm}.inputs" if self.site.norm else "embedding"
+        tables = tuple(ObservedTable(table.name, array(f"{table.name}.indices")) for table in self.tables)
+        return Description(tensors, norms, maps, tables, array(embedding))
+
+
+def _module_of(tensor: str) -> str:
+    return tensor.rpartition(".")[0]
+
+
+def _dtype(checkpoint: Checkpoint, name: str) -> str:
+    """The grid on which a tensor's values lie: its dtype as opened (quantised values are float32 numbers)."""
+    stored = checkpoint.tensors.get(name, next(iter(checkpoint.tensors.values())))  # a tied tensor may be stored under its other name
+    return str(stored.dtype).removeprefix("torch.")

@@ -1,0 +1,321 @@
+"""The solver: observations in, stored tensors out. It never meets a weight: a separate process, given one folder of arrays.
+
+    python -m normgauge.recovery.solve OBSERVATIONS OUTPUT [--arithmetic torch|scipy]
+
+OUTPUT gets `recovered.safetensors` (storage dtype, NaN where undetermined), `claimed.safetensors` (bool: margin at least 4),
+`falsified.safetensors` (what the same solve says when rows are permuted), `report.json`, and `stragglers/` for a second stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from normgauge.anatomy.structure import NormKind
+from normgauge.errors import InputError
+from normgauge.progress import Progress
+from normgauge.provenance import atomic_path
+from normgauge.recovery import certificate, embeddings, falsifier, grids, maps, norm_parameters
+from normgauge.recovery.arithmetic import Arithmetic, arithmetic
+from normgauge.recovery.description import Description, ObservedMap, ObservedNorm
+from normgauge.recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, stragglers
+
+FALSIFIED_COLUMNS = 32
+CERTIFIED_SHARE = 0.01
+NULL_PLACES = 200
+NULL_BINS = 50
+ATTACKED_FEATURES = 16
+
+
+@dataclass
+class Outcome:
+    """One tensor: values in its stored shape (float64, NaN where undetermined), the margins, and its row of the map."""
+
+    values: np.ndarray
+    margins: np.ndarray
+    row: dict[str, Any]
+
+
+@dataclass
+class Results:
+    """What accumulates over a model."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    falsified: dict[str, np.ndarray] = field(default_factory=dict)
+    certificates: list[dict[str, Any]] = field(default_factory=list)
+    null_counts: np.ndarray = field(default_factory=lambda: np.zeros(NULL_BINS, dtype=np.int64))
+    pending: list[dict[str, Any]] = field(default_factory=list)
+    evidence: dict[str, np.ndarray] = field(default_factory=dict)
+    embeddings: list[dict[str, Any]] = field(default_factory=list)
+
+
+def row(population: str, argument: str, **known: Any) -> dict[str, Any]:
+    """A row of the identifiability map; what does not apply is None."""
+    fields = ("norm", "null_rank", "null_cosine", "relative_residual", "draws", "score", "log10_null", "reason")
+    return {"population": population, "argument": argument, "gauge_dimension": 0, "seconds": 0.0, **dict.fromkeys(fields), **known}
+
+
+def solve_folder(folder: Path, route: Arithmetic, seed: int = 0) -> tuple[Description, Results]:
+    """Recover every tensor that the folder's observations determine."""
+    description = Description.read(folder)
+    results = Results()
+    for norm in description.norms:
+        _solve_norm(description, norm, folder, results)
+    groups: dict[tuple[str, str | None, bool | None], list[ObservedMap]] = defaultdict(list)
+    kinds = {norm.name: norm.kind for norm in description.norms}
+    for item in description.maps:
+        behind = item.norm if item.norm and kinds.get(item.norm) == NormKind.LAYER_NORM else None
+        groups[(item.inputs.name, behind, None if behind else item.bias is not None)].append(item)
+    progress = Progress(len(description.maps), "solve")
+    for (_, behind, _), members in groups.items():
+        _solve_group(description, members, behind, folder, route, seed, results)
+        progress.step(len(members))
+    _solve_tables(description, folder, results)
+    for tensor in description.tensors:
+        if tensor.alias_of is None and tensor.name not in results.outcomes:
+            nothing = np.full(tensor.shape, np.nan)
+            reason = "no input and output of it is observed"
+            results.outcomes[tensor.name] = Outcome(nothing, np.zeros(tensor.shape), row("not observed", "none", reason=reason))
+    return description, results
+
+
+def _solve_norm(description: Description, norm: ObservedNorm, folder: Path, results: Results) -> None:
+    start = time.perf_counter()
+    inputs, outputs = norm.inputs.read(folder), norm.outputs.read(folder)
+    found = norm_parameters.solve(inputs, outputs, NormKind(norm.kind), norm.eps, norm.bias is not None)
+    residual = float(found.relative_residual.max())
+    seconds = time.perf_counter() - start
+    for name, values, noise in ((norm.gain, found.gains - norm.gain_offset, found.gain_noise), (norm.bias, found.biases, found.bias_noise)):
+        if name is None:
+            continue
+        grid = grids.grid(description.tensor(name).dtype)
+        rounded = grid.round(values)
+        margins = grid.boundary_distance(values, rounded) / np.maximum(noise, np.finfo(float).tiny)
+        reason = None
+        if residual > LINEAR:
+            reason = f"the output is not gain times the normalised input plus bias (relative residual {residual:.1e}): eps or kind differ"
+            rounded, margins = np.full_like(rounded, np.nan), np.zeros_like(margins)
+        known = {"norm": norm.name, "relative_residual": residual, "seconds": seconds, "reason": reason}
+        results.outcomes[name] = Outcome(rounded, margins, row("norm", "two-parameter least squares", **known))
+        seconds = 0.0
+
+
+def _solve_group(
+    description: Description, members: Sequence[ObservedMap], behind: str | None, folder: Path, route: Arithmetic, seed: int, results: Results
+) -> None:
+    """All maps with one input array (and, without a LayerNorm, with or without bias alike)."""
+    start = time.perf_counter()
+    inputs = members[0].inputs.read(folder)
+    try:
+        design = _design(description, members[0], behind, inputs, route, results)
+    except InputError as error:
+        for item in members:
+            _undetermined(description, item, behind, str(error), results)
+        return
+    shared = (time.perf_counter() - start) / len(members)
+    for item in members:
+        start = time.perf_counter()
+        grid = grids.grid(description.tensor(item.weight).dtype)
+        parts = []
+        for first in range(0, item.outputs.width, COLUMNS_AT_ONCE):
+            columns = slice(first, min(first + COLUMNS_AT_ONCE, item.outputs.width))
+            outputs = item.outputs.read(folder, columns)
+            part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
+            part, evidence = maps.settle(part, inputs, outputs, item.bias is not None, grid)
+            _certify(item, design, part, first, grid, results)
+            if first == 0 and not design.factors.null_rank:
+                _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)
+            _keep_stragglers(item, part, evidence, first, results)
+            parts.append(part)
+        _store(description, item, behind, parts, time.perf_counter() - start + shared, results)
+
+
+def _design(description: Description, item: ObservedMap, behind: str | None, inputs: np.ndarray, route: Arithmetic, results: Results) -> Design:
+    if behind is None:
+        return maps.full_design(inputs, item.bias is not None, route)
+    norm = next(norm for norm in description.norms if norm.name == behind)
+    parameters = [results.outcomes[name] for name in (norm.gain, norm.bias) if name]
+    if any((outcome.margins < REQUIRED_MARGIN).any() for outcome in parameters):
+        raise InputError(f"gains or biases of {behind} are not determined")
+    gains, biases = parameters[0].values + norm.gain_offset, parameters[1].values if norm.bias else None
+    return maps.gauge_design(inputs, gains, biases, route)
+
+
+def _population(item: ObservedMap, behind: str | None) -> str:
+    if behind:
+        return "behind a LayerNorm"
+    return "behind an RMSNorm" if item.norm else "no norm"
+
+
+def _undetermined(description: Description, item: ObservedMap, behind: str | None, reason: str, results: Results) -> None:
+    for name in (item.weight, item.bias):
+        if name and (stored := description.stored_name(name)) not in results.outcomes:
+            shape = description.tensor(stored).shape
+            kept = row(_population(item, behind), "none", norm=item.norm, reason=reason, gauge_dimension=1 if behind else 0)
+            results.outcomes[stored] = Outcome(np.full(shape, np.nan), np.zeros(shape), kept)
+
+
+def _certify(item: ObservedMap, design: Design, part: Recovered, first: int, grid: grids.Grid, results: Results) -> None:
+    """Exclude every other place on the line for a share of the columns; for the model's first such column by the full sieve."""
+    if part.solved is None:
+        return
+    known = np.flatnonzero(~part.undetermined)
+    step = int(1 / CERTIFIED_SHARE)
+    solved = part.solved
+    for column in known[::step]:
+        values, noise = solved.values[:, column], solved.noise[:, column]
+        full = not results.certificates
+        start = time.perf_counter()
+        found = certificate.certify(solved.line, values, noise, part.values[: solved.line.weights, column], grid, full)
+        residuals = certificate.null_residuals(solved.line, values, grid, NULL_PLACES, int(column))
+        results.null_counts += np.histogram(residuals, NULL_BINS, (0, 0.5))[0]
+        results.certificates.append(
+            {
+                "module": item.module,
+                "column": int(column) + first,
+                "method": "sieve" if full else "walk",
+                "candidates": found.candidates,
+                "survivors": len(found.survivors),
+                "half_width": found.half_width,
+                "tolerance": found.tolerance,
+                "seconds": time.perf_counter() - start,
+            }
+        )
+
+
+def _falsify(item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids.Grid, route: Arithmetic, seed: int, results: Results) -> None:
+    outputs = np.ascontiguousarray(outputs)
+    found = falsifier.permuted(design, outputs, item.bias is not None, grid, route, seed)
+    rounded = found.rounded if design.line is None else design.line.complete(found.rounded)
+    width = item.inputs.width
+    results.falsified[item.module] = rounded[:width]
+    results.outcomes.setdefault(f"falsified:{item.module}", Outcome(np.zeros(0), np.zeros(0), {"claimed": found.claimed, "ratio": found.residual_ratio}))
+
+
+def _keep_stragglers(item: ObservedMap, part: Recovered, evidence: dict[int, Evidence], first: int, results: Results) -> None:
+    for straggler in stragglers(part.values, part.margins):
+        seen = evidence[straggler.column]
+        key = str(len(results.pending))
+        results.pending.append(
+            {
+                "module": item.module,
+                "column": straggler.column + first,
+                "coordinates": straggler.coordinates.tolist(),
+                "margin": float(part.margins[straggler.coordinates, straggler.column].min()),
+                "rows": seen.rows,
+            }
+        )
+        results.evidence[f"{key}.triangle"] = seen.triangle
+        results.evidence[f"{key}.start"] = straggler.start
+
+
+def _store(description: Description, item: ObservedMap, behind: str | None, parts: list[Recovered], seconds: float, results: Results) -> None:
+    values, margins = np.hstack([part.values for part in parts]), np.hstack([part.margins for part in parts])
+    first, width = parts[0], item.inputs.width
+    known = {
+        "gauge_dimension": max(part.gauge_dimension for part in parts),
+        "norm": item.norm,
+        "null_rank": first.null_rank,
+        "null_cosine": first.null_cosine,
+        "relative_residual": max(part.relative_residual for part in parts),
+        "draws": max(part.draws for part in parts),
+        "score": max((part.score for part in parts if part.score is not None), default=None),
+        "log10_null": max((part.log10_null for part in parts if part.log10_null is not None), default=None),
+        "reason": next((part.reason for part in parts if part.reason), None),
+        "seconds": seconds,
+    }
+    kept = row(_population(item, behind), first.argument, **known)
+    weight, weight_margins = values[:width], margins[:width]
+    if not item.input_first:
+        weight, weight_margins = weight.T, weight_margins.T
+    results.outcomes[description.stored_name(item.weight)] = Outcome(weight, weight_margins, kept)
+    if item.bias:
+        results.outcomes[description.stored_name(item.bias)] = Outcome(values[width], margins[width], {**kept, "seconds": 0.0})
+
+
+def _solve_tables(description: Description, folder: Path, results: Results) -> None:
+    """Embedding tables from their sums, after the readout has given what it can."""
+    if description.embedding is None:
+        return
+    names = [table.weight for table in description.tables]
+    unknown = [name for name in names if name not in results.outcomes]
+    if not unknown:
+        return
+    start = time.perf_counter()
+    total = description.embedding.read(folder)
+    indices = {table.weight: table.indices.read(folder)[:, 0].astype(np.int64) for table in description.tables}
+    known = {name: results.outcomes[name].values for name in names if name in results.outcomes}
+    if len(unknown) == 1:
+        tensor = description.tensor(unknown[0])
+        found = embeddings.remaining_table(total, known, indices, tensor.name, tensor.shape[0], grids.grid(tensor.dtype))
+        unseen = int(np.isnan(found.values).any(axis=1).sum())
+        reason = f"{unseen} of {tensor.shape[0]} rows were not used at any position" if unseen else None
+        kept = row("embedding", "sum less the known tables", reason=reason, seconds=time.perf_counter() - start)
+        results.outcomes[tensor.name] = Outcome(found.values, found.margins, kept)
+        return
+    width = total.shape[1]
+    reason = f"a constant moved between {len(unknown)} tables leaves every sum as it is, and no readout is tied to one of them"
+    for name in unknown:
+        shape = description.tensor(name).shape
+        kept = row("embedding", "none", gauge_dimension=(len(unknown) - 1) * width, reason=reason)
+        results.outcomes[name] = Outcome(np.full(shape, np.nan), np.zeros(shape), kept)
+
+
+def write(folder: Path, description: Description, results: Results) -> None:
+    """The output folder, atomically."""
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        falsified = {key.removeprefix("falsified:"): outcome.row for key, outcome in results.outcomes.items() if key.startswith("falsified:")}
+        outcomes = {name: outcome for name, outcome in results.outcomes.items() if not name.startswith("falsified:")}
+        dtypes = {name: getattr(torch, description.tensor(name).dtype) for name in outcomes}
+        values = {name: torch.from_numpy(np.ascontiguousarray(outcome.values)).to(dtypes[name]) for name, outcome in outcomes.items()}
+        claimed = {
+            name: torch.from_numpy(np.ascontiguousarray((outcome.margins >= REQUIRED_MARGIN) & np.isfinite(outcome.values)))
+            for name, outcome in outcomes.items()
+        }
+        save_file(values, temporary / "recovered.safetensors")
+        save_file(claimed, temporary / "claimed.safetensors")
+        save_file({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in results.falsified.items()}, temporary / "falsified.safetensors")
+        rows = []
+        for name, outcome in outcomes.items():
+            finite = outcome.margins[np.isfinite(outcome.values)]
+            rows.append(
+                {"tensor": name, "values": outcome.values.size, "determined": int(finite.size), "min_margin": float(finite.min()) if finite.size else None, **outcome.row}
+            )
+        report = {
+            "tensors": rows,
+            "falsified": falsified,
+            "certificates": results.certificates,
+            "null_counts": results.null_counts.tolist(),
+            "stragglers": results.pending,
+            "embeddings": results.embeddings,
+        }
+        (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+        np.savez(temporary / "evidence.npz", **results.evidence)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Recover stored weights from a folder of observations.")
+    parser.add_argument("observations", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--arithmetic", default="torch")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    description, results = solve_folder(chosen.observations, arithmetic(chosen.arithmetic))
+    write(chosen.output, description, results)
+
+
+if __name__ == "__main__":
+    main()
