@@ -9,7 +9,7 @@ import pytest
 from normgauge.recovery import maps
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.grids import grid
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, rows_needed, stragglers
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, stragglers
 
 TORCH = arithmetic("torch")
 
@@ -51,10 +51,11 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
         while margin.min() < REQUIRED_MARGIN and rounds < 200:
             fresh = hard_layer(4000, seed=1000 + rounds)
             seen = seen.merge(origin.evidence(np.hstack([fresh.inputs, np.ones((4000, 1))]), fresh.outputs[:, column]))
-            values, margin = origin.decide(seen, layer.grid)
+            decision = origin.decide(seen, layer.grid)
+            margin = decision.margins
             rounds += 1
         assert margin.min() >= REQUIRED_MARGIN
-        np.testing.assert_array_equal(values, layer.truth[origin.coordinates, column])
+        np.testing.assert_array_equal(decision.values, layer.truth[origin.coordinates, column])
 
 
 def test_a_second_look_with_the_decided_coordinates_held_only_raises_margins():
@@ -76,10 +77,14 @@ def test_evidence_merges_to_the_same_as_all_at_once_and_falls_as_the_root():
     np.testing.assert_allclose(parts[0].estimate()[1] / whole.estimate()[1], np.sqrt(6), rtol=0.1)
 
 
-def test_rows_needed_follow_the_square_of_the_margin():
-    evidence = Evidence(np.eye(2), 1000)
-    assert rows_needed(evidence, np.array([4.5])) == 0
-    assert rows_needed(evidence, np.array([2.0])) == pytest.approx(3400, abs=1)
+def test_a_weight_below_its_noise_is_out_of_reach():
+    generator = np.random.default_rng(0)
+    design = generator.standard_normal((1000, 3))
+    noise = generator.standard_normal(1000) * 1e-9
+    for weight, reached in ((0.0, False), (0.25, True)):
+        straggler = Straggler(0, np.array([1]), np.array([0.5, weight, 0.0]))
+        decision = straggler.decide(straggler.evidence(design, design @ straggler.start + noise), grid("float32"))
+        assert decision.within_reach(16) is reached
 
 
 def test_a_planted_wrong_bit_is_seen_by_the_evidence():

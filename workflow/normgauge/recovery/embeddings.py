@@ -7,7 +7,7 @@ Any constant moved from one table to another leaves every sum as it is: with t t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,9 +56,25 @@ def remaining_table(total: np.ndarray, known: Mapping[str, np.ndarray], indices:
     return TableRows(np.where(kept, values, np.nan), margins)
 
 
+def fixed_gauge(total: np.ndarray, tokens: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token rows and other rows, (seen rows, d) each, whose sums are the observed (N, d) ones; the commonest other row is put to 0.
+
+    tokens, others: (N,) row indices. Rows are reached from that one through the sums in which a known row occurs.
+    """
+    first, second = np.full((tokens.max() + 1, total.shape[1]), np.nan), np.full((others.max() + 1, total.shape[1]), np.nan)
+    second[np.bincount(others).argmax()] = 0.0
+    known = -1
+    while (reached := int(np.isfinite(first[:, 0]).sum() + np.isfinite(second[:, 0]).sum())) != known:
+        known = reached
+        for table, index, other, other_index in ((first, tokens, second, others), (second, others, first, tokens)):
+            usable = np.isfinite(other[other_index, 0]) & ~np.isfinite(table[index, 0])
+            table[index[usable]] = total[usable] - other[other_index[usable]]
+    return first[np.isfinite(first[:, 0])], second[np.isfinite(second[:, 0])]
+
+
 @dataclass(frozen=True)
 class LatticeAttack:
-    """features: tried; reached: those whose constant has exactly one survivor, with it; survivors: (features,) how many each has."""
+    """features: those tried; constants: their gauge constants where exactly one survived, else NaN; survivors: how many each has."""
 
     features: np.ndarray
     constants: np.ndarray
@@ -69,23 +85,21 @@ class LatticeAttack:
         return self.survivors == 1
 
 
-def lattice_attack(table: np.ndarray, others: np.ndarray, features: np.ndarray, grid: Grid, most: int = 1 << 24) -> LatticeAttack:
-    """Try to break the gauge by the grid, feature by feature: a shift of one table against the other that keeps both on the grid.
+def lattice_attack(tokens: np.ndarray, others: np.ndarray, features: np.ndarray, grid: Grid, seed: int) -> LatticeAttack:
+    """Try to break the gauge by the grid, feature by feature: shifts of one table against the other that keep both on the grid.
 
-    table: (rows, d), others: (rows', d) fix the gauge somehow (their sums are the observed ones). A uniform shift is nearly a
-    translation of the grid, so that many shifts survive: this must fail for almost all features. Features with more than `most`
-    candidates are left out as not reached.
+    tokens: (rows, d), others: (rows', d), as of `fixed_gauge`. A uniform shift is nearly a translation of the grid, so that many
+    shifts survive: only a feature with a very small and a very large value can have one alone.
     """
     constants, survivors = np.full(len(features), np.nan), np.zeros(len(features), dtype=np.int64)
+    generator = np.random.default_rng(seed)
+    direction = np.concatenate([np.ones(len(tokens)), -np.ones(len(others))])
     for place, feature in enumerate(features):
-        values = np.concatenate([table[:, feature], others[:, feature]])
-        direction = np.concatenate([np.ones(len(table)), -np.ones(len(others))])
-        line = GaugeLine(direction, int(np.argmax(np.abs(values))), len(direction))
-        given = certificate.candidates(line, values, np.full(len(values), ROUNDING) * np.abs(values).max(), grid)
-        if given.count > most:
-            survivors[place] = given.count
-            continue
-        kept = certificate.sieve(given)
+        values = np.concatenate([tokens[:, feature], others[:, feature]])
+        line = GaugeLine(direction, 0, len(direction))
+        given = certificate.candidates(line, values, np.full(len(values), 4 * ROUNDING) * np.abs(values).max(), grid)
+        # the coarse grids that exclude a candidate quickly elsewhere are the ones that every shift keeps: any order will do
+        kept = certificate.sieve(replace(given, order=generator.permutation(given.order)))
         survivors[place] = len(kept)
         if len(kept) == 1:
             constants[place] = given.alpha(kept)[0]

@@ -182,6 +182,11 @@ def _placed(
     found: lattice.Search,
 ) -> Recovered:
     values, noise = line.complete(solution.values), np.outer(row_norms, solution.deviation)
+    if not intercept and line.direction[-1]:
+        # a map without bias has intercept 0 at the stored place: that gives alpha where the grid cannot
+        unknown = np.isnan(alpha)
+        alpha = np.where(unknown, -values[-1] / line.direction[-1], alpha)
+        alpha_noise = np.where(unknown, noise[-1] / abs(line.direction[-1]), alpha_noise)
     known = ~np.isnan(alpha)
     at, spread = np.where(known, alpha, 0.0), np.where(known, alpha_noise, 0.0)
     placed = gauge_line.place(values, noise, line.direction, at, spread, grid)
@@ -228,7 +233,7 @@ def settle(
         design = design_matrix(inputs, intercept)
         for straggler in pending:
             seen = evidence[straggler.column] = straggler.evidence(design, outputs[:, straggler.column])
-            decided, margin = straggler.decide(seen, grid)
-            values[straggler.coordinates, straggler.column] = decided
-            margins[straggler.coordinates, straggler.column] = margin
+            decision = straggler.decide(seen, grid)
+            values[straggler.coordinates, straggler.column] = decision.values
+            margins[straggler.coordinates, straggler.column] = decision.margins
     return replace(recovered, values=values, margins=margins), evidence

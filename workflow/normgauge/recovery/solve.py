@@ -3,7 +3,7 @@
     python -m normgauge.recovery.solve OBSERVATIONS OUTPUT [--arithmetic torch|scipy]
 
 OUTPUT gets `recovered.safetensors` (storage dtype, NaN where undetermined), `claimed.safetensors` (bool: margin at least 4),
-`falsified.safetensors` (what the same solve says when rows are permuted), `report.json`, and `stragglers/` for a second stage.
+`falsified.safetensors` (what the same solve says when rows are permuted), `report.json`, and the stragglers' `evidence.npz` for the second stage.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from normgauge.recovery import certificate, embeddings, falsifier, grids, maps, 
 from normgauge.recovery.arithmetic import Arithmetic, arithmetic
 from normgauge.recovery.description import Description, ObservedMap, ObservedNorm
 from normgauge.recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
+from normgauge.recovery.second_stage import record
 from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, stragglers
 
 FALSIFIED_COLUMNS = 32
@@ -54,11 +55,12 @@ class Results:
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     falsified: dict[str, np.ndarray] = field(default_factory=dict)
+    falsifications: dict[str, dict[str, Any]] = field(default_factory=dict)
     certificates: list[dict[str, Any]] = field(default_factory=list)
     null_counts: np.ndarray = field(default_factory=lambda: np.zeros(NULL_BINS, dtype=np.int64))
     pending: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, np.ndarray] = field(default_factory=dict)
-    embeddings: list[dict[str, Any]] = field(default_factory=list)
+    attack: dict[str, Any] | None = None
 
 
 def row(population: str, argument: str, **known: Any) -> dict[str, Any]:
@@ -83,6 +85,7 @@ def solve_folder(folder: Path, route: Arithmetic, seed: int = 0) -> tuple[Descri
         _solve_group(description, members, behind, folder, route, seed, results)
         progress.step(len(members))
     _solve_tables(description, folder, results)
+    _attack_tables(description, folder, results)
     for tensor in description.tensors:
         if tensor.alias_of is None and tensor.name not in results.outcomes:
             nothing = np.full(tensor.shape, np.nan)
@@ -133,11 +136,12 @@ def _solve_group(
             columns = slice(first, min(first + COLUMNS_AT_ONCE, item.outputs.width))
             outputs = item.outputs.read(folder, columns)
             part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
+            pending = stragglers(part.values, part.margins)
             part, evidence = maps.settle(part, inputs, outputs, item.bias is not None, grid)
             _certify(item, design, part, first, grid, results)
             if first == 0 and not design.factors.null_rank:
                 _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)
-            _keep_stragglers(item, part, evidence, first, results)
+            _keep_stragglers(item, pending, evidence, first, grid, results)
             parts.append(part)
         _store(description, item, behind, parts, time.perf_counter() - start + shared, results)
 
@@ -201,22 +205,18 @@ def _falsify(item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids
     rounded = found.rounded if design.line is None else design.line.complete(found.rounded)
     width = item.inputs.width
     results.falsified[item.module] = rounded[:width]
-    results.outcomes.setdefault(f"falsified:{item.module}", Outcome(np.zeros(0), np.zeros(0), {"claimed": found.claimed, "ratio": found.residual_ratio}))
+    results.falsifications[item.module] = {"claimed": found.claimed, "residual_ratio": found.residual_ratio}
 
 
-def _keep_stragglers(item: ObservedMap, part: Recovered, evidence: dict[int, Evidence], first: int, results: Results) -> None:
-    for straggler in stragglers(part.values, part.margins):
+def _keep_stragglers(
+    item: ObservedMap, pending: list[Straggler], evidence: dict[int, Evidence], first: int, grid: grids.Grid, results: Results
+) -> None:
+    """Stragglers of the first look, with what the second look at the same observations decided."""
+    for straggler in pending:
         seen = evidence[straggler.column]
         key = str(len(results.pending))
-        results.pending.append(
-            {
-                "module": item.module,
-                "column": straggler.column + first,
-                "coordinates": straggler.coordinates.tolist(),
-                "margin": float(part.margins[straggler.coordinates, straggler.column].min()),
-                "rows": seen.rows,
-            }
-        )
+        entry = {"module": item.module, "column": straggler.column + first, "coordinates": straggler.coordinates.tolist()}
+        results.pending.append({**entry, **record(straggler.decide(seen, grid), seen, chunks=0)})
         results.evidence[f"{key}.triangle"] = seen.triangle
         results.evidence[f"{key}.start"] = straggler.start
 
@@ -273,12 +273,34 @@ def _solve_tables(description: Description, folder: Path, results: Results) -> N
         results.outcomes[name] = Outcome(np.full(shape, np.nan), np.zeros(shape), kept)
 
 
+def _attack_tables(description: Description, folder: Path, results: Results) -> None:
+    """The lattice argument on the embedding sums alone, on a sample of features: it must fail, and the share it reaches is reported."""
+    if description.embedding is None or len(description.tables) < 2:
+        return
+    total = description.embedding.read(folder)
+    first, *rest = description.tables
+    others = np.zeros(len(total), dtype=np.int64)
+    for table in rest:
+        others = others * description.tensor(table.weight).shape[0] + table.indices.read(folder)[:, 0].astype(np.int64)
+    tokens, summed = embeddings.fixed_gauge(total, first.indices.read(folder)[:, 0].astype(np.int64), others)
+    if len(rest) > 1:  # sums of several tables' rows lie on no grid
+        summed = summed[:0]
+    grid = grids.grid(description.tensor(first.weight).dtype)
+    features = np.unique(np.linspace(0, total.shape[1] - 1, ATTACKED_FEATURES).astype(int))
+    found = embeddings.lattice_attack(tokens, summed, features, grid, seed=0)
+    results.attack = {
+        "features": found.features.tolist(),
+        "survivors": found.survivors.tolist(),
+        "rows": len(tokens) + len(summed),
+        "share_reached": float(found.reached.mean()),
+    }
+
+
 def write(folder: Path, description: Description, results: Results) -> None:
     """The output folder, atomically."""
     with atomic_path(folder) as temporary:
         temporary.mkdir()
-        falsified = {key.removeprefix("falsified:"): outcome.row for key, outcome in results.outcomes.items() if key.startswith("falsified:")}
-        outcomes = {name: outcome for name, outcome in results.outcomes.items() if not name.startswith("falsified:")}
+        outcomes = results.outcomes
         dtypes = {name: getattr(torch, description.tensor(name).dtype) for name in outcomes}
         values = {name: torch.from_numpy(np.ascontiguousarray(outcome.values)).to(dtypes[name]) for name, outcome in outcomes.items()}
         claimed = {
@@ -290,17 +312,17 @@ def write(folder: Path, description: Description, results: Results) -> None:
         save_file({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in results.falsified.items()}, temporary / "falsified.safetensors")
         rows = []
         for name, outcome in outcomes.items():
-            finite = outcome.margins[np.isfinite(outcome.values)]
-            rows.append(
-                {"tensor": name, "values": outcome.values.size, "determined": int(finite.size), "min_margin": float(finite.min()) if finite.size else None, **outcome.row}
-            )
+            margins = outcome.margins[np.isfinite(outcome.values)]
+            decided = margins[margins >= REQUIRED_MARGIN]
+            least = {"min_margin": margins.min(initial=np.inf), "decided_margin": decided.min(initial=np.inf)}
+            rows.append({"tensor": name, "values": outcome.values.size, "determined": margins.size, **least, **outcome.row})
         report = {
             "tensors": rows,
-            "falsified": falsified,
+            "falsified": results.falsifications,
             "certificates": results.certificates,
             "null_counts": results.null_counts.tolist(),
             "stragglers": results.pending,
-            "embeddings": results.embeddings,
+            "embedding_attack": results.attack,
         }
         (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
         np.savez(temporary / "evidence.npz", **results.evidence)

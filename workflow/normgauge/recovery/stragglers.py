@@ -56,12 +56,26 @@ class Straggler:
         """From (N, n) design [X, 1] and (N,) outputs of this column."""
         return Evidence.of(design[:, self.coordinates], targets - design @ self.start)
 
-    def decide(self, evidence: Evidence, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-        """Grid points and margins of the undecided coordinates, (u,) each."""
+    def decide(self, evidence: Evidence, grid: Grid) -> Decision:
+        """The undecided coordinates in the light of the evidence."""
         correction, noise = evidence.estimate()
         values = self.start[self.coordinates] + correction
         rounded = grid.round(values)
-        return rounded, grid.boundary_distance(values, rounded) / noise
+        noise = np.maximum(noise, np.finfo(float).tiny)
+        return Decision(rounded, grid.boundary_distance(values, rounded) / noise, float((0.5 * grid.ulp(rounded) / noise).min()))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """values: (u,) grid points; margins: (u,); resolution: the largest margin that every one of them could have, half an ulp in noises."""
+
+    values: np.ndarray
+    margins: np.ndarray
+    resolution: float
+
+    def within_reach(self, growth: float) -> bool:
+        """Whether `growth` times as many observations can be expected to decide: weights below their noise, such as zeros, are not."""
+        return bool(self.resolution * np.sqrt(growth) >= 2 * REQUIRED_MARGIN)
 
 
 def stragglers(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
@@ -71,8 +85,3 @@ def stragglers(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
         Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
     ]
 
-
-def rows_needed(evidence: Evidence, margins: np.ndarray) -> int:
-    """About how many further observations bring the least margin to REQUIRED_MARGIN: it grows as the root of their number."""
-    factor = (REQUIRED_MARGIN / max(float(margins.min()), 0.25)) ** 2 * 1.1 - 1
-    return max(0, int(np.ceil(evidence.rows * factor)))

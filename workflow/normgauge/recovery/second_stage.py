@@ -1,0 +1,125 @@
+"""The second stage: fresh observations for the stragglers' columns alone, merged chunk by chunk until their margins suffice.
+
+    python -m normgauge.recovery.second_stage OBSERVATIONS OUTPUT FRESH
+
+Like the solver it is given arrays only. OUTPUT is the solver's folder and is replaced by its successor; FRESH holds `{module}.inputs`
+and `{module}.outputs` (the columns `open_columns` asks for, in that order).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from normgauge.provenance import atomic_path
+from normgauge.recovery import grids
+from normgauge.recovery.description import Array, Description, ObservedMap
+from normgauge.recovery.least_squares import design_matrix
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler
+
+MOST_CHUNKS = 64
+
+
+def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
+    """The output columns that need fresh observations, ascending, by module."""
+    found: dict[str, list[int]] = {}
+    for entry in report["stragglers"]:
+        if entry["open"]:
+            found.setdefault(entry["module"], []).append(entry["column"])
+    return {module: sorted(columns) for module, columns in found.items()}
+
+
+def merge(observations: Path, output: Path, fresh: Path) -> None:
+    """Merge one chunk of fresh observations into the evidence and decide again."""
+    description = Description.read(observations)
+    report = json.loads((output / "report.json").read_text())
+    with np.load(output / "evidence.npz") as stored:
+        evidence = dict(stored)
+    tensors, claimed = load_file(output / "recovered.safetensors"), load_file(output / "claimed.safetensors")
+    maps = {item.module: item for item in description.maps}
+    for module, columns in open_columns(report).items():
+        item = maps[module]
+        grid = grids.grid(description.tensor(item.weight).dtype)
+        design = design_matrix(Array(f"{module}.inputs", item.inputs.width).read(fresh), item.bias is not None)
+        outputs = Array(f"{module}.outputs", len(columns)).read(fresh)
+        for number, entry in enumerate(report["stragglers"]):
+            if entry["open"] and entry["module"] == module:
+                straggler = Straggler(entry["column"], np.array(entry["coordinates"]), evidence[f"{number}.start"])
+                old = Evidence(evidence[f"{number}.triangle"], entry["rows"])
+                seen = old.merge(straggler.evidence(design, outputs[:, columns.index(entry["column"])]))
+                decision = straggler.decide(seen, grid)
+                evidence[f"{number}.triangle"] = seen.triangle
+                entry.update(record(decision, seen, entry["chunks"] + 1))
+                _settle(description, item, straggler, decision, tensors, claimed)
+    _update_margins(description, report, maps)
+    with atomic_path(output) as temporary:
+        shutil.copytree(output, temporary)
+        save_file(tensors, temporary / "recovered.safetensors")
+        save_file(claimed, temporary / "claimed.safetensors")
+        np.savez(temporary / "evidence.npz", **evidence)
+        (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def record(decision: Decision, evidence: Evidence, chunks: int) -> dict[str, Any]:
+    """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it."""
+    margin = float(decision.margins.min())
+    reachable = decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS
+    return {
+        "margins": decision.margins.tolist(),
+        "margin": margin,
+        "rows": evidence.rows,
+        "chunks": chunks,
+        "within_reach": reachable,
+        "open": margin < REQUIRED_MARGIN and reachable,
+    }
+
+
+def _settle(
+    description: Description,
+    item: ObservedMap,
+    straggler: Straggler,
+    decision: Decision,
+    tensors: dict[str, torch.Tensor],
+    claimed: dict[str, torch.Tensor],
+) -> None:
+    weight = description.stored_name(item.weight)
+    for coordinate, value, margin in zip(straggler.coordinates, decision.values, decision.margins, strict=True):
+        if coordinate == item.inputs.width and item.bias:
+            name, place = description.stored_name(item.bias), (straggler.column,)
+        else:
+            name, place = weight, (coordinate, straggler.column) if item.input_first else (straggler.column, coordinate)
+        tensors[name][place] = float(value)
+        claimed[name][place] = bool(margin >= REQUIRED_MARGIN)
+
+
+def _update_margins(description: Description, report: dict[str, Any], maps: dict[str, ObservedMap]) -> None:
+    """The least margin of each tensor that had stragglers: that of its decided values and of its stragglers as they are now."""
+    rows = {entry["tensor"]: entry for entry in report["tensors"]}
+    now: dict[str, float] = {}
+    for entry in report["stragglers"]:
+        item = maps[entry["module"]]
+        for coordinate, margin in zip(entry["coordinates"], entry["margins"], strict=True):
+            name = description.stored_name(item.bias if item.bias and coordinate == item.inputs.width else item.weight)
+            now[name] = min(now.get(name, np.inf), margin)
+    for name, margin in now.items():
+        rows[name]["min_margin"] = min(margin, rows[name]["decided_margin"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Merge fresh observations into the stragglers' evidence.")
+    for name in ("observations", "output", "fresh"):
+        parser.add_argument(name, type=Path)
+    chosen = parser.parse_args(arguments)
+    merge(chosen.observations, chosen.output, chosen.fresh)
+
+
+if __name__ == "__main__":
+    main()
