@@ -7,6 +7,9 @@ configfile: "config/models.yaml"
 configfile: "config/config.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/studies.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/acquire.smk"

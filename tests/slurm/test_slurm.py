@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from clone import Project, new_project
 
 ASKED = os.environ.get("NORMGAUGE_SLURM") == "1"

@@ -9,8 +9,9 @@ import tomllib
 
 import pytest
 import yaml
-from clone import ROOT
 from packaging.requirements import Requirement
+
+from clone import ROOT
 
 CONDA_NAMES = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from clone import ROOT, Project
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

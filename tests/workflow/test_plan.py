@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from clone import ROOT, SMOKE, Project
 
 TABLES = {"tabulate_table1", "tabulate_table2", "tabulate_trained_vs_random", "tabulate_figure3", "tabulate_figure6"}

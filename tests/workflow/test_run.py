@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from clone import SMOKE, Project
 from normgauge import tables
 from normgauge.provenance import sha256_file

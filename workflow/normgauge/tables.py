@@ -109,7 +109,10 @@ _STACK = (
     ("max_ratio", FLOAT, "largest ratio_to_embedding over X_1..X_L"),
     ("output_ratio", FLOAT, "ratio_to_embedding of X_L"),
     ("post_norm_ratio", FLOAT, "ratio of sigma_active_min after the terminal norm to the embedding's"),
+    ("post_norm_forward_dtype", STRING, "forward arithmetic behind the post-norm columns: the most accurate one captured"),
     ("post_norm_cos_gamma_inv", FLOAT, "|cos(u_bot, 1/gamma)| after the terminal norm (post-norm: at the last block output)"),
+    ("post_norm_null_dimension", INT, "directions at or below the floor there; above 1 the bottom one is not determined", "directions"),
+    ("post_norm_null_cos_gamma_inv", FLOAT, "smallest principal cosine of 1/gamma with those directions"),
     ("post_norm_cos_ones", FLOAT, "|cos(u_bot, 1)| at the same place"),
     ("post_norm_raw_cos_gamma_inv", FLOAT, "the uncentred counterpart"),
     ("post_norm_cos_beta_gamma_inv", FLOAT, "|cos(beta, 1/gamma)| of that norm"),
@@ -161,6 +164,14 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("source", STRING, "!where the input comes from"),
         ("payload", pa.binary(), "image bytes as stored in the corpus"),
         ("sha256", STRING, "!sha256 of what enters the model for this sequence"),
+    ),
+    "norms": _schema(
+        ("norm", STRING, "!module path of the norm"),
+        ("kind", STRING, "!LayerNorm or RMSNorm, by the class that applies it"),
+        ("space", STRING, "!space it normalises"),
+        ("eps", FLOAT, "!epsilon under the root"),
+        ("gain", pa.list_(pa.float64()), "!effective gain (Gemma: 1 + w), all ones where the norm has none"),
+        ("bias", pa.list_(pa.float64()), "bias; null where the norm has none"),
     ),
     "fingerprint": _schema(*_PLACE, *_SPECTRUM),
     "schur": _schema(*_PLACE, *_SCHUR),
@@ -324,9 +335,22 @@ def write_csv(path: str | os.PathLike[str], kind: str, rows: Sequence[Mapping[st
             writer.writerow({key: ";".join(value) if isinstance(value, list) else value for key, value in row.items()})
 
 
+DICTIONARY_HEADER = """# Data dictionary
+
+Stages meet in parquet files only (the manifest, `checkpoint.json`, is JSON). Every schema is declared once, in
+`workflow/normgauge/tables.py`, and this page is printed from there (`make docs`); a test holds the two together. Each file's metadata,
+under the key `normgauge`, says where it comes from: model, revision, sha256 of the weights, forward dtype, accumulation, corpus and its
+hash, versions, BLAS kernel and threads. No file holds a timestamp or an absolute path.
+
+Moments files (`moments/{forward_dtype}/{shard}-of-{shards}/{site}.parquet`) hold one column, `row`, a fixed-size list of d float64
+values: first the mean, then the d rows of the centred scatter (`cov32`, `cov64`) or of the upper triangular factor R with
+R^T R = scatter (`tsqr64`). n and the method are in the metadata.
+"""
+
+
 def data_dictionary() -> str:
-    """docs/data.md's tables, as Markdown, from the schemas."""
-    lines = []
+    """docs/data.md, as Markdown, from the schemas."""
+    lines = [DICTIONARY_HEADER]
     for kind, schema in SCHEMAS.items():
         lines += [f"## {kind}", "", "| field | type | unit | meaning |", "|---|---|---|---|"]
         for field in schema:
@@ -337,4 +361,4 @@ def data_dictionary() -> str:
 
 
 if __name__ == "__main__":
-    print(data_dictionary())
+    print(data_dictionary(), end="")

@@ -207,7 +207,8 @@ def moment_folders(wildcards):
     shards = settings["shards"]
     return [
         f"results/{wildcards.model}/{wildcards.revision}/moments/{forward_dtype}/{shard}-of-{shards}"
-        for forward_dtype in settings["forward_dtypes"]
+        for forward_dtype, groups in settings["forward_dtypes"].items()
+        if groups
         for shard in range(shards)
     ]
 

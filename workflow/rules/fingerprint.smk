@@ -1,7 +1,6 @@
 rule compute_fingerprint:
     input:
         manifest="results/{model}/{revision}/checkpoint.json",
-        checkpoint="results/{model}/{revision}/checkpoint",
         moments=moment_folders,
     output:
         fingerprint="results/{model}/{revision}/fingerprint.parquet",
@@ -18,6 +17,6 @@ rule compute_fingerprint:
         runtime=60,
     params:
         code=code_of("compute_fingerprint.py"),
-        entry=entry_part("modality", "config"),
+        force_cov32=capture_option("force_cov32"),
     script:
         "../scripts/compute_fingerprint.py"

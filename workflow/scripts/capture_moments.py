@@ -3,20 +3,24 @@
 from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
+    import json
+    from pathlib import Path
+
     from normgauge.capture import capture_checkpoint
 
     set_arithmetic(snakemake.threads)
     params, wildcards = snakemake.params, snakemake.wildcards
     capture_checkpoint(
-        wildcards.model,
-        wildcards.revision,
-        params.entry,
-        snakemake.input.checkpoint,
-        snakemake.input.calibration,
-        snakemake.output[0],
+        model_id=wildcards.model,
+        revision=wildcards.revision,
+        folder=snakemake.input.checkpoint,
+        manifest=json.loads(Path(snakemake.input.manifest).read_text()),
+        calibration=snakemake.input.calibration,
+        destination=snakemake.output[0],
+        config_overrides=params.entry.get("config"),
         forward_dtype=wildcards.forward_dtype,
         groups=params.groups,
-        schur_sites=params.schur_sites,
+        schur_taps=params.schur_sites,
         accumulation=params.accumulation,
         shard=int(wildcards.shard),
         shards=int(wildcards.shards),

@@ -3,21 +3,19 @@
 from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
-    from normgauge.fingerprint.study import reinitialised_checkpoint
+    from normgauge.fingerprint.reinitialised import fingerprint_reinitialised
 
     set_arithmetic(snakemake.threads)
     params = snakemake.params
-    reinitialised_checkpoint(
-        snakemake.input.manifest,
-        params.entry,
-        snakemake.input.checkpoint,
-        snakemake.input.calibration,
+    fingerprint_reinitialised(
+        folder=snakemake.input.checkpoint,
+        manifest=snakemake.input.manifest,
+        calibration=snakemake.input.calibration,
+        outputs=dict(snakemake.output.items()),
+        config_overrides=params.entry.get("config"),
         seeds=params.seeds,
         forward_dtypes=params.forward_dtypes,
-        schur_sites=params.schur_sites,
+        schur_taps=params.schur_sites,
         accumulation=params.accumulation,
         batch_size=params.batch_size,
-        fingerprint=snakemake.output.fingerprint,
-        schur=snakemake.output.schur,
-        stacks=snakemake.output.stacks,
     )

@@ -4,7 +4,7 @@ from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
     from normgauge.calibration.prepare import prepare
-    from normgauge.checkpoints.opening import open_checkpoint
+    from normgauge.checkpoints import open_config
 
     set_arithmetic(snakemake.threads)
     params, entry, folder = snakemake.params, snakemake.params.entry, snakemake.input.checkpoint
@@ -13,7 +13,7 @@ with reporting(snakemake):
         folder,
         snakemake.input.get("corpus") or None,
         snakemake.output[0],
-        config=open_checkpoint(folder, entry.get("config")).config,
+        config=open_config(folder, entry.get("config")),
         sequences=params.sequences,
         length=params.length,
         seed=params.seed,

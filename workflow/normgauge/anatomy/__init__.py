@@ -1,1 +1,49 @@
-"""anatomy: see docs/design/main-line.md."""
+"""What a model is made of: `describe(config)` gives every tensor, map, norm and measuring site of a transformers class.
+
+The only place that knows module names. A new family is one module with `describe` and one line in FAMILIES; see docs/anatomy.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normgauge.anatomy import albert, bert, dinov2, gated_decoder, gpt2, gpt_neox, roberta, sceptr, t5, vit, whisper
+from normgauge.anatomy.structure import Anatomy
+from normgauge.errors import InputError
+
+FAMILIES = {
+    "gpt2": gpt2.describe,
+    "gpt_neox": gpt_neox.describe,
+    "bert": bert.describe,
+    "roberta": roberta.describe,
+    "albert": albert.describe,
+    "vit": vit.describe,
+    "dinov2": dinov2.describe,
+    "whisper": whisper.describe,
+    "t5": t5.describe,
+    "llama": gated_decoder.describe,
+    "mistral": gated_decoder.describe,
+    "qwen2": gated_decoder.describe,
+    "qwen3": gated_decoder.describe,
+    "gemma": gated_decoder.describe,
+    "gemma2": gated_decoder.describe,
+    "gemma3_text": gated_decoder.describe,
+    "sceptr": sceptr.describe,
+}
+
+
+def describe(config: Any) -> Anatomy:
+    """The anatomy of the class named by `config.architectures[0]`, from the config alone; no weights are read or made.
+
+    `config` is a transformers PretrainedConfig, or any object with SCEPTR's attributes (see `anatomy.sceptr`).
+    Raises InputError on a family, class or option that is not described, naming it and what is known.
+    """
+    family = getattr(config, "model_type", None)
+    if family not in FAMILIES:
+        raise InputError(
+            f"config: model_type is {family!r}, expected one of {', '.join(FAMILIES)}; describing another family needs its table of "
+            f"tensors, norms and sites, a module in normgauge/anatomy (docs/anatomy.md)"
+        )
+    if config.num_hidden_layers < 1:
+        raise InputError(f"{family} config: num_hidden_layers is {config.num_hidden_layers}, expected at least 1; correct it")
+    return FAMILIES[family](config)

@@ -1,8 +1,10 @@
 """The vocabulary in which a model is described: spaces, tensors, maps, norms, blocks, sites.
 
 Everything here is plain immutable data. Every axis of every stored tensor lives in a named space; the role says what the
-tensor does there: it READS from the space, WRITES to it, NORMALISES it (elementwise gain or bias on the normalised
-coordinates), or merely INDEXES it (vocabulary, positions).
+tensor does there: it READS from the space, WRITES to it, NORMALISES it (the elementwise gain of a norm), SCALES it (an
+elementwise factor that belongs to no norm), or merely INDEXES it (vocabulary, positions). Biases, norm biases included, WRITE.
+
+A signed permutation G of a space therefore acts on READ and WRITE axes by G and on NORMALISE and SCALE axes by |G|.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ class Role(StrEnum):
     READ = "read"
     WRITE = "write"
     NORMALISE = "normalise"
+    SCALE = "scale"
     INDEX = "index"
+
+
+class Positions(StrEnum):
+    """How token positions enter: with the embedding, by rotating queries and keys, or as a bias on attention scores."""
+
+    ABSOLUTE = "absolute"
+    ROTARY = "rotary"
+    RELATIVE = "relative"
 
 
 class NormKind(StrEnum):
@@ -68,7 +79,9 @@ class Axis:
     """One axis of a stored tensor: its role and the runs of coordinates laid along it, in order.
 
     A fused query/key/value axis is one Axis of several segments; an interleaved one (GPT-NeoX) has one segment per head and part.
-    Their lengths sum to the axis length.
+    Their lengths sum to the axis length. A run may occur twice: with grouped-query attention each query head's part of the
+    output projection reads its group's coordinates of the value space. A NORMALISE axis shorter than its space (query/key
+    norms) is shared by the heads of that space.
     """
 
     role: Role
@@ -77,6 +90,17 @@ class Axis:
     @property
     def size(self) -> int:
         return sum(segment.stop - segment.start for segment in self.segments)
+
+    def indices(self, space: str) -> tuple[int, ...]:
+        """Positions along this axis that lie in `space`, in axis order: the rows of one map in a fused tensor."""
+        found: list[int] = []
+        offset = 0
+        for segment in self.segments:
+            length = segment.stop - segment.start
+            if segment.space == space:
+                found.extend(range(offset, offset + length))
+            offset += length
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -96,8 +120,11 @@ class Tensor:
 class LinearMap:
     """A linear map, whatever its storage: `weight[rows]` of an out x in tensor, or the columns of an in x out one.
 
-    `name` is logical, e.g. `decoder/block.3/query`. `reads`/`writes` are space names. `norm` is the name of the norm whose
-    output feeds it, or None. `module` is the module whose forward input is the map's input.
+    `name` is logical, e.g. `decoder/block.3/query`; blocks count from 1. `reads`/`writes` are space names; the rows are
+    `axes[1 - input_axis].indices(writes)` of the weight's Tensor. `module` is the module whose forward input is the map's
+    input. `norm` is the name of the norm whose output that input is at every call, times `input_scale` (not 1 in T5's
+    readout alone), or None. `activation` is the elementwise function applied to the map's output before it reaches the
+    space, None for the identity. A convolution is a map of its window: the weight's axes beyond the second are the window.
     """
 
     name: str
@@ -108,12 +135,15 @@ class LinearMap:
     writes: str
     norm: str | None
     input_axis: int = 1
+    activation: str | None = None
+    input_scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalisation layer: module path, kind, the space it lives on and the maps it feeds.
+    """A normalisation layer: module path, kind, the space it lives on, the size it normalises and the maps it feeds.
 
+    `size` is below the size of the space for query/key norms, which act on each head alone.
     effective gain = gain_offset + stored gain (Gemma stores w and applies 1 + w).
     """
 
@@ -132,6 +162,7 @@ class Norm:
 class Site:
     """A place where activations are read.
 
+    `block` is 0 for the embedding, 1..L for blocks, L + 1 for the terminal norm.
     `module` (path), `hook` ("input" or "output") and `call` (which call of that module within one forward pass, counted from 0)
     locate it. `argument` names the keyword under which the tensor may be passed when hook == "input".
     `norm` is the norm whose output the activation is, or None.
@@ -164,7 +195,10 @@ class Stack:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A model: spaces, tensors, maps, norms, stacks and sites, each listed once, in forward order."""
+    """A model: spaces, tensors, maps, norms, stacks and sites, each listed once, in forward order.
+
+    Two spaces whose coordinates a tied tensor forces to agree are one space.
+    """
 
     family: str
     architecture: str
@@ -175,10 +209,17 @@ class Anatomy:
     norms: tuple[Norm, ...]
     stacks: tuple[Stack, ...]
     sites: tuple[Site, ...]
+    positions: Positions
     tied: bool = False
 
     def norm(self, name: str) -> Norm:
         return next(norm for norm in self.norms if norm.name == name)
+
+    def space(self, name: str) -> Space:
+        return next(space for space in self.spaces if space.name == name)
+
+    def tensor(self, name: str) -> Tensor:
+        return next(tensor for tensor in self.tensors if tensor.name == name)
 
     def stack(self, name: str) -> Stack:
         return next(stack for stack in self.stacks if stack.name == name)
@@ -193,6 +234,12 @@ class Anatomy:
         """The kind of the norms on the primary residual stream (query/key norms are not on it)."""
         space = self.primary_stack.space
         return next(norm.kind for norm in self.norms if norm.space == space)
+
+    @property
+    def activation(self) -> str:
+        """The feed-forward activation's name, as transformers spells it; of the gate where the feed-forward is gated."""
+        kinds = {space.name: space.kind for space in self.spaces}
+        return next(item.activation for item in self.maps if item.activation and kinds[item.writes] == SpaceKind.FFN)
 
     def sites_in(self, groups: tuple[str, ...]) -> tuple[Site, ...]:
         return tuple(site for site in self.sites if site.group in groups)

@@ -87,9 +87,7 @@ def list_files(source: HubSource, revision: str, endpoint: str) -> list[RemoteFi
 
 def _remote_file(sibling: Any, where: str) -> RemoteFile:
     if sibling.size is None or sibling.blob_id is None:
-        raise InputError(
-            f"{where}: the hub states no size and hash for {sibling.rfilename}, so it cannot be verified; use another HF_ENDPOINT"
-        )
+        raise InputError(f"{where}: the hub states no size and hash for {sibling.rfilename}, so it cannot be verified; use another hub")
     return RemoteFile(sibling.rfilename, sibling.size, sibling.lfs.sha256 if sibling.lfs else None, sibling.blob_id)
 
 

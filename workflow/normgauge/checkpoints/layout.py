@@ -55,9 +55,7 @@ def _shards(present: set[str], stem: str, suffix: str, where: str) -> list[str]:
     pattern = re.compile(rf"{stem}-(\d{{5}})-of-(\d{{5}})\.{suffix}")
     counts = {match.group(2) for name in present if (match := pattern.fullmatch(name))}
     if len(counts) != 1:
-        raise InputError(
-            f"{where}: {stem}.{suffix}.index.json needs one set of shards {stem}-00001-of-NNNNN.{suffix}, found {len(counts)} sets"
-        )
+        raise InputError(f"{where}: expected one set of shards {stem}-00001-of-NNNNN.{suffix} beside the index, found {len(counts)} sets")
     total = counts.pop()
     shards = [f"{stem}-{number:05d}-of-{total}.{suffix}" for number in range(1, int(total) + 1)]
     for shard in shards:

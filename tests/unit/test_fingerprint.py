@@ -1,0 +1,264 @@
+"""Known answers of the fingerprint on planted moments, and the protocol check naming each planted fault."""
+
+import numpy as np
+import pytest
+import torch
+
+from normgauge.anatomy.structure import Site
+from normgauge.errors import InputError
+from normgauge.fingerprint import Identity, Measurement, NormFacts, alignment, kernel_basis, measure, protocol_check
+from normgauge.fingerprint.profile import behaviour, norm_kind_from_activations, norm_kind_from_parameters
+from normgauge.fingerprint.schur import schur_columns
+from normgauge.fingerprint.spectrum import check_accumulation, effective_rank, limits, spectrum_columns
+from normgauge.moments import Accumulator, Moments
+
+D, N = 24, 4000
+
+
+def gaussian(seed=0, d=D, n=N, dtype=torch.float64):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def layer_norm(x, gain, bias):
+    return torch.nn.functional.layer_norm(x, (x.shape[1],), gain.to(x.dtype), bias.to(x.dtype))
+
+
+def rms_norm(x, gain):
+    return x * x.pow(2).mean(1, keepdim=True).rsqrt() * gain
+
+
+def moments_of(x, method="cov64"):
+    accumulator = Accumulator(method, x.shape[1])
+    for chunk in x.split(500):
+        accumulator.update(chunk)
+    return accumulator.moments()
+
+
+def gain_of(kind, d=D):
+    gain = torch.linspace(0.4, 1.9, d, dtype=torch.float64)
+    if kind == "negative":
+        gain[::3] *= -1
+    if kind == "tiny":
+        gain[5] = -2.6e-4
+    if kind == "zero":
+        gain[7] = 0
+    if kind == "two zeros":
+        gain[[3, 7]] = 0
+    if kind == "one plus w":
+        gain = 1 + torch.linspace(-0.8, 0.5, d, dtype=torch.float64)
+    return gain
+
+
+def facts(kind, gain, bias=None):
+    return NormFacts("norm", kind, gain.numpy(), None if bias is None else bias.numpy())
+
+
+BIAS = torch.linspace(-1.0, 2.0, D, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("gains", ["plain", "negative", "tiny", "zero", "two zeros", "one plus w"])
+@pytest.mark.parametrize("method", ["cov64", "tsqr64"])
+def test_the_bottom_of_a_layer_norm_output_is_the_predicted_kernel(gains, method):
+    gain = gain_of(gains)
+    norm = facts("LayerNorm", gain, BIAS)
+    moments = moments_of(layer_norm(gaussian() + 1.5, gain, BIAS), method)
+    columns = spectrum_columns(moments, "float64", norm)
+    assert columns["cos_gamma_inv"] > 0.9999
+    assert columns["null_cos_gamma_inv"] > 0.9999
+    assert columns["null_dimension"] == (2 if gains == "two zeros" else 1)
+    assert columns["relative_gamma_inv"] < 1e-7
+    assert protocol_check(columns, moments, norm) == []
+    # The sign of each gain enters: the kernel of the absolute gains is another direction.
+    if gains == "negative":
+        assert alignment(moments.spectrum()[1][:, 0], kernel_basis(np.abs(norm.gain))) < 0.99
+
+
+def test_kernel_of_subnormal_gains_is_finite():
+    basis = kernel_basis(np.array([1.0, 1e-310, -1.0]))
+    assert np.isfinite(basis).all()
+    np.testing.assert_allclose(np.abs(basis[:, 0]), [0, 1, 0], atol=1e-300)
+
+
+def test_rms_norm_has_no_kernel():
+    gain = gain_of("plain", 400)
+    norm = facts("RMSNorm", gain)
+    moments = moments_of(rms_norm(gaussian(d=400, n=8000), gain))
+    columns = spectrum_columns(moments, "float64", norm)
+    assert columns["null_dimension"] == 0
+    assert columns["relative_gamma_inv"] > 1e-2
+    assert protocol_check(columns, moments, norm) == (["rms-alignment"] if columns["cos_gamma_inv"] > 0.1 else [])
+
+
+def test_an_aligned_rms_norm_is_reported_as_a_finding():
+    gain = gain_of("plain")
+    norm = facts("RMSNorm", gain)
+    direction = torch.from_numpy(norm.kernel[:, 0])
+    x = gaussian()
+    x = x - 0.999 * (x @ direction)[:, None] * direction
+    moments = moments_of(x)
+    assert protocol_check(spectrum_columns(moments, "float64", norm), moments, norm) == ["rms-alignment"]
+
+
+def planted_fault(name):
+    gain = gain_of("plain")
+    norm = facts("LayerNorm", gain, BIAS)
+    x = gaussian()
+    good = moments_of(layer_norm(x, gain, BIAS))
+    if name == "wrong-hook":  # the norm's input instead of its output
+        return moments_of(x), norm
+    if name == "raw-gram":
+        return Moments(good.method, good.n, good.mean, good.scatter(centred=False)), norm
+    if name == "accumulator-floor":  # one massive direction, mixed over all coordinates, pushes the float32 floor above the rest
+        massive = x[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos() + 1e-5 * x
+        return moments_of(layer_norm(massive, gain, BIAS), "cov32"), norm
+    raise ValueError(name)
+
+
+def test_float64_accumulation_resolves_what_the_planted_float32_floor_hides():
+    _, norm = planted_fault("accumulator-floor")
+    x = gaussian()
+    massive = x[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos() + 1e-5 * x
+    better = moments_of(layer_norm(massive, gain_of("plain"), BIAS))
+    assert protocol_check(spectrum_columns(better, "float64", norm), better, norm) == []
+
+
+@pytest.mark.parametrize("fault", ["wrong-hook", "raw-gram", "accumulator-floor"])
+def test_the_protocol_check_names_the_planted_fault(fault):
+    moments, norm = planted_fault(fault)
+    columns = spectrum_columns(moments, "float64", norm)
+    assert columns["cos_gamma_inv"] < 0.9999
+    assert protocol_check(columns, moments, norm) == [fault]
+
+
+def test_the_raw_gram_misses_the_kernel_exactly_when_the_bias_has_a_part_along_it():
+    gain = gain_of("plain")
+    kernel = torch.from_numpy(kernel_basis(gain.numpy())[:, 0])
+    along = 40.0 * kernel
+    across = BIAS - (BIAS @ kernel) * kernel
+    for bias, misses in ((along, True), (across, False)):
+        norm = facts("LayerNorm", gain, bias)
+        columns = spectrum_columns(moments_of(layer_norm(gaussian(), gain, bias)), "float64", norm)
+        assert columns["cos_gamma_inv"] > 0.9999
+        assert (columns["raw_cos_gamma_inv"] < 0.9) == misses
+        assert columns["cos_beta_gamma_inv"] == pytest.approx(1.0 if misses else 0.0, abs=1e-6)
+
+
+def test_float32_forward_puts_the_kernel_below_its_floor_and_says_so():
+    gain = gain_of("plain")
+    norm = facts("LayerNorm", gain, BIAS)
+    moments = moments_of(layer_norm(gaussian(dtype=torch.float32), gain, BIAS))
+    columns = spectrum_columns(moments, "float32", norm)
+    assert columns["sigma_min"] <= max(columns["forward_floor"], columns["accumulator_floor"])
+    assert columns["sigma_active_min"] > 100 * columns["forward_floor"]
+    assert columns["active_rank"] == D - 1
+    assert "sigma-min-below-floor" in limits(columns, N, D, norm, "full")
+    assert "stored-quantised" in limits(columns, N, D, norm, "quantised")
+    assert "n-over-d-below-10" in limits(columns, 9 * D, D, norm, "full")
+
+
+def test_effective_rank_of_known_spectra():
+    assert effective_rank(np.ones(7)) == pytest.approx(7)
+    assert effective_rank(np.array([0.0, 0.0, 3.0])) == pytest.approx(1)
+
+
+def test_refusals():
+    moments = moments_of(gaussian(n=D))
+    with pytest.raises(InputError, match="24 samples for 24 coordinates"):
+        check_accumulation("s", moments, 1.0, forced=False)
+    massive = moments_of(gaussian() * 1e5, "cov32")
+    with pytest.raises(InputError, match="float32 accumulator"):
+        check_accumulation("s", massive, 2e5, forced=False)
+    check_accumulation("s", massive, 2e5, forced=True)
+
+
+@pytest.mark.parametrize("method", ["cov64", "tsqr64"])
+def test_schur_ratio_of_a_known_matrix(method):
+    gain = torch.ones(D, dtype=torch.float64)
+    norm = facts("RMSNorm", gain)
+    x = gaussian()
+    columns = schur_columns(moments_of(x, method), "float64", norm)
+    gram = (x.T @ x / N).numpy()
+    u = np.full(D, D**-0.5)
+    assert columns["lambda_min"] == pytest.approx(np.linalg.eigvalsh(gram)[0])
+    assert columns["quadratic_form"] == pytest.approx(u @ gram @ u)
+    assert columns["delta"] == columns["delta_recovered"] == pytest.approx(1 - np.linalg.eigvalsh(gram)[0] / (u @ gram @ u))
+    assert 0 <= columns["delta"] < 1, "Rayleigh: the smallest eigenvalue is below every quadratic form"
+    assert columns["axis_minimum"] == pytest.approx(np.diag(gram).min())
+    assert not columns["below_floor"]
+    assert schur_columns(moments_of(x, method), "float64", None)["delta"] is None
+
+
+def test_schur_at_a_layer_norm_output_without_bias_is_rounding_and_marked():
+    gain = gain_of("plain")
+    norm = facts("LayerNorm", gain)
+    columns = schur_columns(moments_of(layer_norm(gaussian(dtype=torch.float32), gain, torch.zeros(D))), "float32", norm)
+    assert columns["below_floor"]
+    assert columns["recovered"] == ((columns["lambda_min"] < 0) == (columns["quadratic_form"] < 0))
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ([1.0, 2.0, 3.0], "depth-invariant"),
+        ([2.0, 0.9, 1.0], "intermediate-dip"),
+        ([2.0, 1.5, 0.99], "depth-decreasing"),
+        ([2.0, None, 3.0], "undetermined (below floor)"),
+    ],
+)
+def test_behaviour(profile, expected):
+    assert behaviour("pre-norm", profile, [D] * 3, D) == expected
+    assert behaviour("post-norm", profile, [D] * 3, D) == "not applicable (post-norm)"
+    assert behaviour("pre-norm", [2.0, 2.0, 2.0], [D, D - 1, D], D) == "undetermined (rank falls below the embedding's)"
+
+
+def test_norm_kind():
+    with_bias, without = facts("LayerNorm", gain_of("plain"), BIAS), facts("RMSNorm", gain_of("plain"))
+    assert norm_kind_from_parameters([without, with_bias]) == "LayerNorm"
+    assert norm_kind_from_parameters([without]) == "RMSNorm"
+    assert norm_kind_from_activations(True, False) == "LayerNorm"
+    assert norm_kind_from_activations(False, False) == "RMSNorm"
+    assert norm_kind_from_activations(True, True).startswith("undetermined")
+    assert norm_kind_from_activations(None, False).startswith("undetermined")
+
+
+def site(name, block, tap, group, norm=None):
+    return Site(f"decoder/{name}", group, "decoder", block, tap, "module", "output", D, norm)
+
+
+def tiny_measurement(scale=2.0, kind="LayerNorm"):
+    gain = gain_of("plain")
+    norm = facts(kind, gain, BIAS if kind == "LayerNorm" else None)
+    x = gaussian()
+    out = layer_norm(x, gain, BIAS) if kind == "LayerNorm" else rms_norm(x, gain)
+    sites = [
+        site("embedding", 0, "embedding", "residual"),
+        site("block.1/output", 1, "output", "residual"),
+        site("terminal_norm", 2, "terminal_norm", "terminal", "norm"),
+        site("block.1/query_key_value_input", 1, "query_key_value_input", "schur", "norm"),
+    ]
+    values = [x, scale * x, out, out]
+    return Measurement(
+        "float64",
+        {s.id: moments_of(value) for s, value in zip(sites, values, strict=True)},
+        {s.id: s for s in sites},
+        {"norm": norm},
+    )
+
+
+IDENTITY = Identity("m", "r", "gpt2", "published", "full", None, "pre-norm", {"decoder": 1}, "decoder")
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+def test_rows_of_a_tiny_model(kind):
+    fingerprint, schur, stacks = measure([tiny_measurement(kind=kind)], IDENTITY)
+    assert [row["tap"] for row in fingerprint] == ["embedding", "output", "terminal_norm"]
+    assert len(schur) == 1
+    (row,) = stacks
+    assert row["behaviour"] == "depth-invariant"
+    assert row["min_ratio"] == pytest.approx(2.0)
+    assert row["min_ratio_block"] == 1
+    assert row["output_ratio"] == pytest.approx(2.0)
+    assert row["norm_kind_parameters"] == row["norm_kind_activations"] == kind
+    assert row["norm_kinds_agree"]
+    assert (row["post_norm_cos_gamma_inv"] > 0.9999) == (kind == "LayerNorm")
+    assert measure([tiny_measurement(scale=0.5)], IDENTITY)[2][0]["behaviour"] == "depth-decreasing"

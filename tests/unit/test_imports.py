@@ -1,0 +1,72 @@
+"""The rooms import one way along the line (docs/design/main-line.md), and no library module imports snakemake."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).parents[2] / "workflow" / "normgauge"
+ORDER = (
+    "errors",
+    "progress",
+    "provenance",
+    "tables",
+    "anatomy",
+    "checkpoints",
+    "calibration",
+    "training",
+    "moments",
+    "capture",
+    "fingerprint",
+    "render",
+)
+RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "render"}
+
+
+def rooms_imported_by(source: str) -> set[str]:
+    """Rooms of normgauge named in any import statement, at any depth of the source."""
+    modules = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.add(node.module)
+            if node.module == "normgauge":
+                modules |= {f"normgauge.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in modules if name.startswith("normgauge.")}
+
+
+def backward_imports(room: str, source: str) -> set[str]:
+    allowed = RENDER_MAY_IMPORT if room == "render" else set(ORDER[: ORDER.index(room) + 1])
+    return rooms_imported_by(source) & set(ORDER) - allowed
+
+
+def library_files():
+    return sorted(path for path in LIBRARY.rglob("*.py") if path.parent != LIBRARY or path.stem in ORDER)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", library_files(), ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_imports_go_one_way(path):
+    assert backward_imports(room_of(path), path.read_text()) == set()
+
+
+def test_every_room_is_in_the_order():
+    rooms = {room_of(path) for path in LIBRARY.rglob("*.py")} - {"__init__"}
+    assert rooms == set(ORDER)
+
+
+def test_the_check_sees_a_backward_import():
+    assert backward_imports("moments", "def f():\n    from normgauge.capture import capture") == {"capture"}
+    assert backward_imports("render", "from normgauge import anatomy") == {"anatomy"}
+
+
+@pytest.mark.parametrize("path", library_files(), ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_the_library_does_not_import_snakemake(path):
+    tree = ast.parse(path.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not [name for name in names if name.split(".")[0] == "snakemake"]

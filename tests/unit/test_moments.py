@@ -1,0 +1,190 @@
+"""Laws of the moments: merging, centring, accuracy on planted spectra."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from normgauge.errors import InputError
+from normgauge.moments import METHODS, Accumulator, Moments, merge, merge_all, read_moments, write_moments
+
+TOLERANCE = {"cov32": 2e-5, "cov64": 1e-12, "tsqr64": 1e-12}
+
+
+def samples(seed, n=300, d=7, offset=3.0):
+    return np.random.default_rng(seed).normal(offset, 1.0, (n, d)) * np.linspace(0.5, 2.0, d)
+
+
+def accumulate(method, x, chunk=64):
+    accumulator = Accumulator(method, x.shape[1])
+    for start in range(0, len(x), chunk):
+        accumulator.update(torch.from_numpy(x[start : start + chunk]))
+    return accumulator.moments()
+
+
+def planted(sigma, n=600, seed=0):
+    """Centred samples with exactly the given singular values."""
+    rng = np.random.default_rng(seed)
+    left, _ = np.linalg.qr(np.hstack([np.ones((n, 1)), rng.normal(size=(n, len(sigma)))]))
+    right, _ = np.linalg.qr(rng.normal(size=(len(sigma), len(sigma))))
+    return left[:, 1:] @ np.diag(sigma) @ right.T
+
+
+def close(a: Moments, b: Moments, tolerance):
+    assert a.n == b.n
+    np.testing.assert_allclose(a.mean, b.mean, rtol=tolerance, atol=tolerance)
+    scale = np.abs(b.scatter()).max()
+    np.testing.assert_allclose(a.scatter(), b.scatter(), atol=tolerance * scale, rtol=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equals_the_definition(method):
+    x = samples(0)
+    moments = accumulate(method, x)
+    centred = x - x.mean(0)
+    close(moments, Moments("cov64", len(x), x.mean(0), centred.T @ centred), TOLERANCE[method])
+    np.testing.assert_allclose(moments.scatter(centred=False), x.T @ x, rtol=TOLERANCE[method] * 10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(1, 299), min_size=2, max_size=2, unique=True), seed=st.integers(0, 100))
+def test_merge_is_associative_and_equal_to_one_pass(method, cuts, seed):
+    x = samples(seed)
+    first, second = sorted(cuts)
+    a, b, c = (accumulate(method, part) for part in (x[:first], x[first:second], x[second:]))
+    whole = accumulate(method, x, chunk=len(x))
+    close(merge(merge(a, b), c), merge(a, merge(b, c)), TOLERANCE[method])
+    close(merge_all([a, b, c]), whole, TOLERANCE[method])
+    close(merge(b, a), merge(a, b), TOLERANCE[method])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_empty_moments_are_the_identity(method):
+    moments = accumulate(method, samples(1))
+    empty = Moments.empty(method, moments.d)
+    assert merge(moments, empty) is moments
+    assert merge(empty, moments) is moments
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_centred_moments_do_not_see_a_shift(method):
+    x = samples(2)
+    close_scatter = accumulate(method, x + 100.0).scatter()
+    reference = accumulate(method, x).scatter()
+    np.testing.assert_allclose(close_scatter, reference, atol=100 * TOLERANCE[method] * np.abs(reference).max())
+
+
+def test_mixed_methods_merge_as_the_less_accurate_one():
+    x = samples(3)
+    merged = merge(accumulate("tsqr64", x[:100]), accumulate("cov64", x[100:]))
+    assert merged.method == "cov64"
+    close(merged, accumulate("cov64", x), 1e-12)
+
+
+def test_tsqr_resolves_what_the_scatter_cannot():
+    sigma = np.geomspace(1.0, 1.0 / 1.5e9, 48)
+    x = planted(sigma)
+    measured = {method: accumulate(method, x).spectrum()[0] for method in METHODS}
+    bottom = sigma[-1]
+    assert abs(measured["tsqr64"][0] - bottom) < 1e-10 * sigma[0]
+    assert abs(measured["tsqr64"][0] / bottom - 1) < 1e-5
+    assert abs(measured["cov64"][0] / bottom - 1) > 0.1, "cov64 cannot resolve condition 1.5e9; if it does the comparison is void"
+    np.testing.assert_allclose(measured["tsqr64"], sigma[::-1], atol=1e-12)
+
+
+def test_cov32_fails_where_cov64_holds():
+    sigma = np.geomspace(1.0, 1.0 / 3e6, 48)
+    x = planted(sigma)
+    assert abs(accumulate("cov64", x).spectrum()[0][0] / sigma[-1] - 1) < 1e-2
+    assert abs(accumulate("cov32", x).spectrum()[0][0] / sigma[-1] - 1) > 0.1
+
+
+@pytest.mark.parametrize("method", ["cov64", "tsqr64"])
+@pytest.mark.parametrize("centred", [True, False])
+def test_spectrum_is_the_svd(method, centred):
+    x = samples(4)
+    moments = accumulate(method, x)
+    _, sigma, vectors = np.linalg.svd(x - x.mean(0) if centred else x, full_matrices=False)
+    values, directions = moments.spectrum(centred)
+    np.testing.assert_allclose(values, sigma[::-1], rtol=1e-10)
+    np.testing.assert_allclose(np.abs(np.sum(directions.T * vectors[::-1], axis=1)), 1.0, rtol=1e-8)
+    direction = vectors[2]
+    assert moments.length_along(direction, centred) == pytest.approx(sigma[2], rel=1e-10)
+    np.testing.assert_allclose(moments.gram_eigenvalues()[-1], np.linalg.svd(x)[1][0] ** 2 / len(x), rtol=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_layer_norm_of_gaussian_input_is_isotropic_with_one_null_direction(method):
+    d, n = 32, 20000
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    moments = accumulate(method, torch.nn.functional.layer_norm(x, (d,)).numpy(), chunk=1000)
+    sigma, vectors = moments.spectrum()
+    assert sigma[0] <= moments.accumulator_floor(sigma[-1]) * 4
+    assert abs(vectors[:, 0].sum()) / np.sqrt(d) > 0.9999
+    # The remaining d - 1 directions share the total variance d equally.
+    np.testing.assert_allclose(sigma[1:] ** 2 / n, d / (d - 1), rtol=0.1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_non_finite_activations_are_refused_at_once(method, bad):
+    chunk = torch.zeros(10, 4, dtype=torch.float64)
+    chunk[3, 2] = bad
+    with pytest.raises(InputError, match="NaN or infinity"):
+        Accumulator(method, 4).update(chunk)
+
+
+def test_unknown_method_and_differing_widths_are_refused():
+    with pytest.raises(InputError, match="cov16"):
+        Accumulator("cov16", 4)
+    with pytest.raises(InputError, match="widths 3 and 4"):
+        merge(Moments.empty("cov64", 3), Moments.empty("cov64", 4))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_storage_round_trip_is_exact_and_repeats_its_bytes(tmp_path, method):
+    moments = accumulate(method, samples(5))
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path in paths:
+        write_moments(path, moments, {"site": "decoder/block.1/output"})
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    back, metadata = read_moments(paths[0])
+    assert metadata["site"] == "decoder/block.1/output"
+    assert (back.method, back.n) == (moments.method, moments.n)
+    np.testing.assert_array_equal(back.mean, moments.mean)
+    np.testing.assert_array_equal(back.matrix, moments.matrix)
+
+
+def test_a_foreign_or_broken_file_is_refused(tmp_path):
+    path = tmp_path / "moments.parquet"
+    path.write_bytes(b"not parquet")
+    with pytest.raises(InputError, match="cannot be read as parquet"):
+        read_moments(path)
+
+
+def with_threads(threads, method, x):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with threadpool_limits(threads):
+            moments = accumulate(method, x, chunk=2048)
+            return moments, moments.spectrum()[0]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_cov64_has_the_same_bits_on_one_and_two_threads():
+    x = samples(6, n=4096, d=384)
+    (one, sigma_one), (two, sigma_two) = (with_threads(threads, "cov64", x) for threads in (1, 2))
+    np.testing.assert_array_equal(one.matrix, two.matrix)
+    np.testing.assert_array_equal(one.mean, two.mean)
+    np.testing.assert_array_equal(sigma_one, sigma_two)
+
+
+def test_tsqr64_differs_by_rounding_only_between_one_and_two_threads():
+    x = samples(6, n=4096, d=384)
+    (_, sigma_one), (_, sigma_two) = (with_threads(threads, "tsqr64", x) for threads in (1, 2))
+    np.testing.assert_allclose(sigma_one, sigma_two, rtol=0, atol=1e-14 * sigma_one.max())

@@ -1,0 +1,89 @@
+"""Atomic writes leave nothing behind; the code hash sees exactly the import closure."""
+
+import errno
+
+import pytest
+
+from normgauge import provenance
+from normgauge.errors import InputError
+from normgauge.provenance import atomic_path, code_hash, import_closure, sha256_file
+
+
+def test_atomic_file_replaces_only_on_success(tmp_path):
+    target = tmp_path / "folder" / "file.txt"
+    with atomic_path(target) as temporary:
+        temporary.write_text("first")
+        assert not target.exists()
+    with pytest.raises(RuntimeError), atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "first"
+    assert [path.name for path in target.parent.iterdir()] == ["file.txt"]
+
+
+def test_atomic_folder_replaces_an_older_one(tmp_path):
+    target = tmp_path / "folder"
+    for content in ("old", "new"):
+        with atomic_path(target) as temporary:
+            temporary.mkdir()
+            (temporary / content).touch()
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"disk full while writing file\.bin"), atomic_path(tmp_path / "file.bin") as temporary:
+        temporary.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sha256_of_known_bytes(tmp_path):
+    path = tmp_path / "abc"
+    path.write_bytes(b"abc")
+    assert sha256_file(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_error_messages_are_one_line():
+    assert str(InputError("two\n   lines")) == "two lines"
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A small package in the library's place: script -> a.one -> b; c is not imported."""
+    root = tmp_path / "normgauge"
+    for room in ("a", "b"):
+        (root / room).mkdir(parents=True)
+        (root / room / "__init__.py").write_text("")
+    (root / "__init__.py").write_text("")
+    (root / "a" / "one.py").write_text("def f():\n    from normgauge.b import x\n")
+    (root / "b" / "x.py").write_text("")
+    (root / "c.py").write_text("")
+    script = tmp_path / "script.py"
+    script.write_text("from normgauge.a import one\nimport helper\n")
+    (tmp_path / "helper.py").write_text("")
+    monkeypatch.setattr(provenance, "LIBRARY", root)
+    return root, script
+
+
+def test_closure_follows_imports_inside_functions_and_packages(library):
+    root, script = library
+    names = {str(path.relative_to(root.parent)) for path in import_closure(script)}
+    assert names == {
+        "script.py",
+        "helper.py",
+        "normgauge/__init__.py",
+        "normgauge/a/__init__.py",
+        "normgauge/a/one.py",
+        "normgauge/b/__init__.py",
+        "normgauge/b/x.py",
+    }
+
+
+@pytest.mark.parametrize(("edited", "changes"), [("b/x.py", True), ("a/one.py", True), ("c.py", False)])
+def test_code_hash_changes_exactly_with_what_is_imported(library, edited, changes):
+    root, script = library
+    before = code_hash(script)
+    path = root / edited
+    path.write_text(path.read_text() + "# edited\n")
+    assert (code_hash(script) != before) == changes

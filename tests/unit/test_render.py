@@ -1,0 +1,414 @@
+"""Result tables, typeset tables and figures on made-up results: numbers, marks, layout, bytes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+import numpy
+import pytest
+import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from normgauge import tables
+from normgauge.errors import InputError
+from normgauge.render import figures, style
+from normgauge.render.style import Ruler
+from normgauge.render.tables import (
+    Published,
+    Subject,
+    figure3,
+    figure6,
+    read_published,
+    read_subjects,
+    table1,
+    table2,
+    trained_vs_random,
+    write_table,
+)
+from result_samples import SEEDS, STUDY, Sample, filled, write_results
+
+PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
+NAMES = tuple(figures.DRAWINGS)
+BUILDERS = {"table1": table1, "table2": table2, "trained_vs_random": trained_vs_random}
+KINDS = ("fingerprint", "schur")
+
+
+def many(count: int) -> list[Sample]:
+    """Samples with long names, in one arithmetic."""
+    checkpoints = [sample for sample in STUDY if not sample.is_random]
+    long = "organisation/a-rather-long-model-name_with.many-parts"
+    return [
+        replace(
+            checkpoints[index % len(checkpoints)],
+            model=f"{(long if index % 3 else 'model').replace('/', '-')}-{index}",
+            dtypes=("float32",),
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Published]:
+    return read_published(PUBLISHED)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_results(tmp_path_factory.mktemp("study"), STUDY)
+
+
+@pytest.fixture(scope="module")
+def subjects(study: list[Path]) -> list[Subject]:
+    return read_subjects(study, KINDS)
+
+
+def rows_of(name: str, subjects: list[Subject], published: list[Published]) -> list[dict]:
+    builders = {**BUILDERS, "figure3": lambda subjects, _: figure3(subjects), "figure6": lambda subjects, _: figure6(subjects)}
+    return builders[name](subjects, published)
+
+
+@pytest.fixture(scope="module")
+def drawn(subjects: list[Subject], published: list[Published]) -> dict[str, Figure]:
+    """Every target drawn from the study; not to be changed."""
+    return {name: figures.DRAWINGS[name](rows_of(name, subjects, published)) for name in NAMES}
+
+
+def row(rows: list[dict], model: str, **values: object) -> dict:
+    return next(each for each in rows if each["model"] == model and all(each[key] == value for key, value in values.items()))
+
+
+# --- result tables ---
+
+
+def schur(block: int, delta: float | None, *, tap: str = "query_key_value_input", below: bool = False, **more: object) -> dict:
+    place = {"site": f"decoder/block.{block}/{tap}", "stack": "decoder", "block": block, "tap": tap, "n": 8192, "d": 64}
+    place |= {"forward_dtype": "float32", "accumulation": "cov64", "lambda_min": 1.0, "floor": 0.5}
+    return filled("schur", **place, delta_recovered=delta, quadratic_form=2.0, below_floor=below) | more
+
+
+def subject(trained: list[dict], random: list[dict], model: str = "some-model") -> Subject:
+    stack = filled(
+        "stacks",
+        model=model,
+        stack="decoder",
+        primary=True,
+        norm_kind_parameters="LayerNorm",
+        placement="pre-norm",
+        provenance="published",
+        precision="full",
+    )
+    return Subject(model, "1", "F32", stacks=[stack], schur=trained, random_schur=random)
+
+
+def test_table1_pools_blocks_and_seeds_at_the_query_key_value_input_alone() -> None:
+    deltas = [0.1, 0.5, 0.2, 0.9, 0.4, 0.3]
+    random = [schur(1 + index % 2, delta, seed=42 + index // 2) for index, delta in enumerate(deltas)]
+    random += [schur(1, 0.99, tap="mlp_up_input", seed=42), schur(3, None, seed=42)]
+    trained = [schur(1, 0.7, below=True), schur(2, 0.8), schur(3, 0.6), schur(4, 0.9)]
+    (found,) = table1([subject(trained, random)], [])
+    assert (found["random_low"], found["random_median"], found["random_high"]) == tuple(numpy.percentile(deltas, (25, 50, 75)))
+    assert (found["random_values"], found["random_seeds"], found["random_below_floor"]) == (6, 3, 0.0)
+    assert (found["trained_values"], found["trained_median"], found["trained_below_floor"]) == (4, pytest.approx(0.75), 0.25)
+    assert (found["trained_quadratic_form"], found["trained_floor"]) == (2.0, 0.5)
+    assert (found["random_status"], found["trained_status"], found["deviations"]) == ("not published", "not published", [])
+
+
+@pytest.mark.parametrize(
+    ("ours", "below", "status"),
+    [
+        (0.51, False, "reproduced"),
+        (0.49, False, "reproduced"),
+        (0.53, False, "deviates"),
+        (0.51, True, "below floor"),
+        (None, False, "not measured"),
+    ],
+)
+def test_status_against_the_published_value(ours: float | None, below: bool, status: str) -> None:
+    record = Published("table1", "Some", "some-model", "trained_median", 0.5, 0.02, "statistical")
+    (found,) = table1([subject([schur(1, ours, below=below)], [])], [record])
+    assert (found["trained_status"], found["random_status"]) == (status, "not published")
+    assert found["published_trained_median"] == 0.5
+    assert found["deviations"] == (["trained_median"] if status == "deviates" else [])
+    (other,) = table1([subject([schur(1, ours)], [], model="other")], [record])
+    assert other["trained_status"] == "not published"
+    assert other["published_trained_median"] is None
+
+
+def test_words_and_settings_of_the_published_table2(subjects: list[Subject]) -> None:
+    model = "llama-nano"
+    word = Published("table2", "Some", model, "behaviour", "intermediate-dip", 0, "exact")
+    setting = Published("table2", "Some", model, "n_over_d", 85.0, 0.5, "setting")
+    assert row(table2(subjects, [word, setting]), model, kind="trained")["status"] == "reproduced"
+    wrong = replace(word, value="depth-invariant")
+    found = row(table2(subjects, [wrong, setting]), model, kind="trained")
+    assert (found["status"], found["deviations"]) == ("deviates", ["behaviour"])
+    assert row(table2(subjects, [setting]), model, kind="trained")["status"] == "not published"
+    assert row(table2(subjects, [wrong]), model, kind="re-initialised")["status"] == "not published"
+
+
+def test_published_numbers_belong_to_the_primary_stack(subjects: list[Subject]) -> None:
+    record = Published("trained_vs_random", "Some", "whisper-tiny-en", "trained_max_ratio", 1.0, 0.1, "statistical")
+    rows = trained_vs_random(subjects, [record])
+    assert row(rows, "whisper-tiny-en", stack="decoder")["status"] == "deviates"
+    assert row(rows, "whisper-tiny-en", stack="encoder")["status"] == "not published"
+
+
+def test_seeds_of_a_random_initialisation_are_pooled_as_one_row(subjects: list[Subject], published: list[Published]) -> None:
+    rows = [each for each in table1(subjects, published) if each["model"] == "pythia-70m"]
+    assert [each["forward_dtype"] for each in rows] == ["float32", "float64"]
+    for found in rows:
+        assert (found["random_seeds"], found["random_values"], found["trained_values"]) == (5, 30, 0)
+        assert (found["random_status"], found["trained_status"], found["trained_median"]) == ("below floor", "not measured", None)
+        assert found["revision"] == "+".join(f"seed{seed}" for seed in SEEDS)
+        assert found["published_random_median"] == 0.232
+    (own,) = [each for each in table2(subjects, published) if each["model"] == "pythia-70m" and each["forward_dtype"] == "float32"]
+    assert (own["kind"], own["seeds"], own["published_body_sigma_low"]) == ("random initialisation", 5, None)
+    assert "pythia-70m" not in {each["model"] for each in trained_vs_random(subjects, published)}
+
+
+def test_twins_of_table2_are_medians_counts_and_unions(study: list[Path]) -> None:
+    (path,) = [path for path in study if path.parts[-4:] == ("gpt2-nano", "seed42", "reinitialised", "stacks.parquet")]
+    twins = [each for each in tables.read(path, "reinitialised_stacks") if each["forward_dtype"] == "float32"]
+    for twin, ratio, behaviour, flag in zip(twins, (1.0, 5.0, 2.0, 4.0, None), ["dip", "dip", "up", "up", "up"], "abcab", strict=True):
+        twin |= {"max_ratio": ratio, "behaviour": behaviour, "flags": [flag], "min_ratio_block": twin["seed"]}
+    own = {name: value for name, value in twins[0].items() if name != "seed"}
+    rows = table2([Subject("gpt2-nano", "seed42", "F32", stacks=[own], random_stacks=twins)], [])
+    twin = row(rows, "gpt2-nano", kind="re-initialised")
+    assert twin["max_ratio"] == 3.0
+    assert (twin["behaviour"], twin["flags"], twin["min_ratio_block"]) == ("up (3/5), dip (2/5)", ["a", "b", "c"], None)
+    (compared,) = trained_vs_random([Subject("gpt2-nano", "seed42", "F32", stacks=[own], random_stacks=twins)], [])
+    assert (compared["random_max_ratio"], compared["random_max_ratio_low"], compared["random_max_ratio_high"]) == (3.0, 1.0, 5.0)
+
+
+def test_figure3_has_every_block_of_every_seed(subjects: list[Subject]) -> None:
+    rows = [each for each in figure3(subjects) if each["model"] == "rxnfp-pretrained"]
+    assert len(rows) == 13 * (1 + len(SEEDS))
+    assert {each["relative_depth"] for each in rows} == {block / 12 for block in range(13)}
+    assert {each["floor"] for each in rows} == {1e-5}
+    assert {each["seed"] for each in rows if each["kind"] == "trained"} == {None}
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("checkpoint.json", "checkpoint.json"),
+        ("schur.parquet", "schur.parquet"),
+        ("reinitialised/schur.parquet", "reinitialised/schur.parquet"),
+    ],
+)
+def test_a_missing_input_is_named(study: list[Path], missing: str, named: str) -> None:
+    inputs = [path for path in study if not path.as_posix().endswith(f"minilm-l6/0.1.0/{missing}")]
+    assert len(inputs) == len(study) - 1
+    with pytest.raises(InputError, match=re.escape(f"minilm-l6/0.1.0/{named}")):
+        read_subjects(inputs, KINDS)
+
+
+def test_a_published_record_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "published.yaml"
+    path.write_text("published:\n  - {table: table1, row: x, model: x, colum: width, value: 1, tolerance: 0, kind: exact}\n")
+    with pytest.raises(InputError, match=r"published.yaml: record 1 .*colum"):
+        read_published(path)
+
+
+def test_published_records_name_columns_that_exist(published: list[Published]) -> None:
+    places = [(record.table, record.model, record.column) for record in published]
+    assert len(set(places)) == len(places) == len(yaml.safe_load(PUBLISHED.read_text())["published"])
+    for record in published:
+        names = tables.SCHEMAS[record.table].names
+        assert record.column in names
+        assert record.column == "width" or f"published_{record.column}" in names
+        assert record.kind in ("exact", "statistical", "hardware-bound", "setting")
+    values = {place: record.value for place, record in zip(places, published, strict=True)}
+    assert values["table1", "pythia-410m", "random_low"] == -0.05
+    assert values["table2", "gemma-4-31b", "body_sigma_low"] == 0.020
+    assert values["trained_vs_random", "qwen3.5-4b", "random_post_norm_ratio"] == 0.06
+    assert [sum(place[0] == name for place in places) for name in BUILDERS] == [5 * 5 + 6 * 3, 8 * 14, 5 + 10 + 6]
+
+
+# --- drawing ---
+
+
+def visible_texts(figure: Figure) -> tuple[list[Text], numpy.ndarray]:
+    """Texts that are drawn and their boxes (left, bottom, right, top), points."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    drawn = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    drawn = [text for text in drawn if text.axes is None or text.axes.get_visible()]
+    hidden = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in axis.get_major_ticks()
+        for label in (tick.label1, tick.label2)
+        if not _on_axis(axis, tick, label)
+    }
+    drawn = [text for text in drawn if text not in hidden]
+    boxes = numpy.array([text.get_window_extent(renderer).extents for text in drawn]) * 72 / figure.dpi
+    return drawn, boxes
+
+
+def _on_axis(axis: object, tick: object, label: Text) -> bool:
+    low, high = sorted(axis.get_view_interval())
+    return label.get_visible() and low <= tick.get_loc() <= high
+
+
+def assert_legible(figure: Figure) -> None:
+    """Every text lies on the page, none touches another, none is smaller than 7 points; the page is as wide as a paper's text."""
+    texts, boxes = visible_texts(figure)
+    width, height = (72 * side for side in figure.get_size_inches())
+    assert width == 72 * 7
+    assert len(texts) > 5
+    assert min(text.get_fontsize() for text in texts) >= 7
+    for text, (left, bottom, right, top) in zip(texts, boxes, strict=True):
+        assert left >= -0.5, text
+        assert bottom >= -0.5, text
+        assert right <= width + 0.5, text
+        assert top <= height + 0.5, text
+    inner = boxes + numpy.array([0.6, 1.0, -0.6, -1.0])
+    across = numpy.minimum(inner[:, None, 2], inner[None, :, 2]) - numpy.maximum(inner[:, None, 0], inner[None, :, 0])
+    along = numpy.minimum(inner[:, None, 3], inner[None, :, 3]) - numpy.maximum(inner[:, None, 1], inner[None, :, 1])
+    touching = [(texts[one].get_text(), texts[two].get_text()) for one, two in numpy.argwhere((across > 0) & (along > 0)) if one < two]
+    assert not touching
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_overlaps_or_leaves_the_page(name: str, drawn: dict[str, Figure]) -> None:
+    with matplotlib.rc_context(style.RC):
+        assert_legible(drawn[name])
+
+
+@pytest.mark.parametrize("count", [1, 26])
+def test_nothing_overlaps_with_one_model_or_many_long_names(count: int, published: list[Published], tmp_path: Path) -> None:
+    chosen = read_subjects(write_results(tmp_path, many(count)), KINDS)
+    with matplotlib.rc_context(style.RC):
+        for name in NAMES:
+            assert_legible(figures.DRAWINGS[name](rows_of(name, chosen, published)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_inputs_same_bytes(name: str, study: list[Path], tmp_path: Path) -> None:
+    inputs = [path for path in study if "gpt2-nano" in path.parts or "smollm2-135m" in path.parts]
+    contents = []
+    for run in ("first", "second"):
+        parquet, csv = tmp_path / run / f"{name}.parquet", tmp_path / run / f"{name}.csv"
+        outputs = [tmp_path / run / f"{name}.pdf", tmp_path / run / f"{name}.svg"]
+        write_table(name, inputs, PUBLISHED, parquet, csv)
+        figures.draw(name, parquet, outputs)
+        contents.append([path.read_bytes() for path in (parquet, csv, *outputs)])
+        assert [path.name for path in (tmp_path / run).iterdir() if path.name.startswith(".")] == []
+    assert contents[0] == contents[1]
+    pdf = contents[0][2]
+    assert b"/Type3" not in pdf
+    assert b"/Subtype /Image" not in pdf
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    tables.write(tmp_path / "table1.parquet", "table1", [], {})
+    with pytest.raises(InputError, match=r"table1.parquet: no rows to draw"):
+        figures.draw("table1", tmp_path / "table1.parquet", [tmp_path / "table1.pdf"])
+    assert not (tmp_path / "table1.pdf").exists()
+
+
+def text_of(figure: Figure) -> str:
+    """All texts of a figure in drawing order, mathematics as written."""
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_marks_and_words_of_the_tables(drawn: dict[str, Figure]) -> None:
+    first = text_of(drawn["table1"])
+    assert "weights stored as Q4_1, dequantised" in first
+    assert "weights stored as F16 (half precision)" in first
+    assert "trained here by this workflow" in first
+    assert "below floor reads 0.0199 [0.014, 0.023]" in first
+    assert "0.232 [0.08, 0.30]" in first
+    second = text_of(drawn["table2"])
+    for words in (
+        "not applicable (post-norm)",
+        "below floor",
+        "re-initialised, 5 seeds",
+        "n over d below 10",
+        "0.925 – 14.0 *",
+        "2.53 – 50.1",
+    ):
+        assert words in second
+    assert "the activations read as LayerNorm, the parameters as RMSNorm" in second.replace("\n", " ")
+    third = text_of(drawn["trained_vs_random"])
+    assert "differs from the published value" in third
+    assert "19.69" in third
+
+
+def test_values_below_floor_are_hollow_and_values_above_are_not(drawn: dict[str, Figure]) -> None:
+    by_title = {next(text.get_text() for text in axes.texts if text.get_weight() == "bold"): axes for axes in drawn["figure6"].axes}
+
+    def faces(title: str, color: str) -> set[str]:
+        lines = [
+            line
+            for line in by_title[title].lines
+            if line.get_marker() != "None" and len(line.get_xdata()) and line.get_markeredgecolor() == color
+        ]
+        return {line.get_markerfacecolor() for line in lines}
+
+    assert faces("minilm-l6", style.RANDOM) == {"white"}
+    assert faces("minilm-l6", style.TRAINED) == {style.TRAINED}
+    assert faces("gemma-3-test", style.RANDOM) == {style.RANDOM}
+
+
+def test_floor_and_missing_reference_are_shown_in_figure3(subjects: list[Subject]) -> None:
+    rows = [each for each in figure3(subjects) if each["model"] in ("minilm-l6", "gpt2-nano")]
+    for each in rows:
+        if each["model"] == "minilm-l6":
+            each |= {"sigma_active_min": None, "ratio_to_embedding": None}
+        else:
+            each |= {"floor": 0.65}
+    figure = figures.DRAWINGS["figure3"](rows)
+    assert "no ratio" in text_of(figure)
+    (panel,) = [axes for axes in figure.axes if any("gpt2" in text.get_text() for text in axes.texts)]
+    assert any(patch.get_hatch() for patch in panel.collections)
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (None, 3, "—"),
+        (0.0, 3, "0"),
+        (0.020, 2, "0.020"),
+        (50.14, 3, "50.1"),
+        (-1.5, 2, "−1.5"),
+        (131072.0, 3, r"$1.31\times10^{5}$"),
+        (8e-14, 2, r"$8.0\times10^{-14}$"),
+        (9.999, 2, "10"),
+    ],
+)
+def test_numbers_have_significant_digits(value: float | None, digits: int, text: str) -> None:
+    assert style.number(value, digits) == text
+
+
+def test_wrapping_keeps_every_letter_within_the_limit() -> None:
+    with matplotlib.rc_context(style.RC):
+        ruler = Ruler()
+        text = r"organisation/an-exceedingly-long-name_without.spacesbutlonglonglongwords$^{\mathit{a,b}}$ and more"
+        lines = ruler.wrap(text, 60, 8)
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert all(ruler.width(line, 8) <= 60 for line in lines)
+        assert all(line for line in lines)
+        assert all(len(one) + len(two) > 8 for one, two in pairwise(lines))
+
+
+@pytest.mark.skipif(
+    shutil.which("pdftotext") is None, reason="poppler's pdftotext is not installed: the text layer of the PDFs goes unchecked"
+)
+def test_text_can_be_copied_from_the_pdf(drawn: dict[str, Figure], tmp_path: Path) -> None:
+    for name in NAMES:
+        style.save(drawn[name], [tmp_path / f"{name}.pdf"])
+        text = subprocess.run(["pdftotext", "-layout", tmp_path / f"{name}.pdf", "-"], check=True, capture_output=True, text=True).stdout
+        for words in ("smollm2-135m", "whisper-tiny-en", "RMSNorm, pre-norm", "LayerNorm, post-norm", "8,192", "dequantised"):
+            assert words in text, name

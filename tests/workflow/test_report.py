@@ -1,0 +1,103 @@
+"""The HTML report, opened in a real browser: every figure is seen, every caption can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+import pytest
+from PIL import Image
+
+from browser import CHROMIUM, DRIVER, Browser, browsing
+from normgauge.render import figures
+from normgauge.render.tables import write_table
+from result_samples import STUDY, write_results
+
+if TYPE_CHECKING:
+    from clone import Project
+
+ROOT = Path(__file__).parents[2]
+CAPTIONS = ROOT / "workflow" / "report"
+TARGETS = {"table1": "Tables", "table2": "Tables", "trained_vs_random": "Tables", "figure3": "Figures", "figure6": "Figures"}
+
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed: the report goes unseen")
+
+
+def caption_heading(name: str) -> str:
+    """The bold words that a caption begins with."""
+    found = re.match(r"\*\*(.+?)\*\*", (CAPTIONS / f"{name}.rst").read_text(), re.DOTALL)
+    assert found, name
+    return " ".join(found.group(1).split())
+
+
+def assert_readable(browser: Browser, report: Path, screenshots: Path) -> set[str]:
+    """Go through the report as a reader does: each category, each row, its picture and its caption. The names of the targets seen."""
+    browser.open(report.as_uri())
+    browser.wait_for("document.body.innerText.includes('knowable')")
+    seen = set()
+    for category in browser.evaluate("Object.keys(categories)"):
+        for row in range(browser.evaluate(f"Object.values(categories[{json.dumps(category)}]).flat().length")):
+            browser.click("document.querySelector('nav ol a')")
+            browser.click(f"[...document.querySelectorAll('nav li a')].find(link => link.innerText.trim() === {json.dumps(category)})")
+            browser.click(f"document.querySelectorAll('tbody tr')[{row}]?.querySelectorAll('a')[0]")
+            path = browser.wait_for("app.state.resultPath")
+            picture = browser.wait_for(
+                "(() => { const image = [...document.images].find(each => each.src === results[app.state.resultPath].data_uri);"
+                " return image && image.complete && image.naturalWidth > 300 && image.naturalHeight > 100"
+                " && JSON.parse(JSON.stringify(image.getBoundingClientRect())); })()"
+            )
+            name = Path(path).stem.replace("-", "_")
+            browser.screenshot(screenshots / f"{name}.png")
+            assert_drawn(screenshots / f"{name}.png", picture, browser.evaluate("window.innerWidth"))
+            browser.click(f"document.querySelectorAll('tbody tr')[{row}].querySelectorAll('a')[1]")
+            browser.wait_for(f"document.body.innerText.replace(/\\s+/g, ' ').includes({json.dumps(caption_heading(name))})")
+            seen.add(name)
+    return seen
+
+
+def assert_drawn(screenshot: Path, box: dict[str, float], window: float) -> None:
+    """The part of the window that the picture takes shows ink, neither blank nor solid."""
+    image = Image.open(screenshot).convert("L")
+    scale = image.width / window
+    left, top = max(box["left"], 0) * scale, max(box["top"], 0) * scale
+    shown = numpy.asarray(
+        image.crop((int(left), int(top), int(min(box["right"] * scale, image.width)), int(min(box["bottom"] * scale, image.height))))
+    )
+    assert shown.shape[0] > 100
+    assert shown.shape[1] > 300
+    ink = (shown < 128).mean()
+    assert 0.002 < ink < 0.5, f"{screenshot.name}: {ink:.4f} of the picture is dark"
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> Path:
+    """A workflow that only puts drawings of made-up results into a report with this project's captions."""
+    inputs = write_results(tmp_path / "results", [sample for sample in STUDY if sample.model in ("gpt2-nano", "smollm2-135m")])
+    lines = [f"report: {str(CAPTIONS / 'workflow.rst')!r}", "rule all:", f"    input: expand('figures/{{name}}.svg', name={list(TARGETS)})"]
+    for name, category in TARGETS.items():
+        write_table(name, inputs, ROOT / "config" / "published.yaml", tmp_path / f"{name}.parquet", tmp_path / f"{name}.csv")
+        figures.draw(name, tmp_path / f"{name}.parquet", [tmp_path / "drawn" / f"{name}.svg"])
+        shown = (
+            f"report('figures/{name}.svg', caption={str(CAPTIONS / f'{name}.rst')!r}, category={category!r}, labels={{'shown': '{name}'}})"
+        )
+        lines += [f"rule draw_{name}:", f"    input: 'drawn/{name}.svg'", f"    output: {shown}", "    shell: 'cp {input} {output}'"]
+    (tmp_path / "Snakefile").write_text("\n".join(lines) + "\n")
+    subprocess.run([sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all"], cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+def test_figures_and_captions_are_seen_in_the_report(drawn: Path) -> None:
+    subprocess.run([sys.executable, "-m", "snakemake", "--report", "report.html"], cwd=drawn, check=True, capture_output=True)
+    with browsing(drawn / "profile") as browser:
+        assert assert_readable(browser, drawn / "report.html", drawn) == set(TARGETS)
+
+
+def test_the_report_of_the_smoke_run_is_readable(finished: Project, tmp_path: Path) -> None:
+    finished.run("smoke", "--report", str(tmp_path / "report.html"))
+    with browsing(tmp_path / "profile") as browser:
+        assert assert_readable(browser, tmp_path / "report.html", tmp_path) == set(TARGETS)

@@ -1,0 +1,123 @@
+"""Llama, Mistral, Qwen2, Qwen3 and Gemma 1-3: one RMSNorm decoder with rotary positions and a gated feed-forward, told apart by facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from normgauge.anatomy.build import Builder, Readout, head_size, join, refuse_options, rms_norm, select_architecture
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+
+STACK = "decoder"
+EXPERT_OPTIONS = ("num_experts", "num_local_experts", "n_routed_experts", "add_cross_attention")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What distinguishes one family of gated decoders.
+
+    `classes` is the stem of its class names, `base` its headless class. `biased` gives the attention maps that have a bias.
+    `sandwich` adds a norm after each sublayer, `head_norms` a norm on each query and key head. `gain_offset` is 1
+    where the stored gain w stands for 1 + w. `activation` is the config key that holds the activation's name.
+    """
+
+    classes: str
+    base: str
+    biased: Callable[[Any], tuple[str, ...]]
+    mlp_bias: Callable[[Any], bool] = lambda config: False
+    gain_offset: float = 0.0
+    sandwich: bool = False
+    head_norms: bool = False
+    activation: str = "hidden_act"
+
+
+def _all_if_attention_bias(config: Any) -> tuple[str, ...]:
+    return ("query", "key", "value", "attention_output") if config.attention_bias else ()
+
+
+FACTS = {
+    "llama": Facts("Llama", "LlamaModel", _all_if_attention_bias, mlp_bias=lambda config: config.mlp_bias),
+    "mistral": Facts("Mistral", "MistralModel", lambda config: ()),
+    "qwen2": Facts("Qwen2", "Qwen2Model", lambda config: ("query", "key", "value")),
+    "qwen3": Facts("Qwen3", "Qwen3Model", _all_if_attention_bias, head_norms=True),
+    "gemma": Facts("Gemma", "GemmaModel", _all_if_attention_bias, gain_offset=1.0),
+    "gemma2": Facts(
+        "Gemma2",
+        "Gemma2Model",
+        _all_if_attention_bias,
+        gain_offset=1.0,
+        sandwich=True,
+        activation="hidden_activation",
+    ),
+    "gemma3_text": Facts(
+        "Gemma3",
+        "Gemma3TextModel",
+        _all_if_attention_bias,
+        gain_offset=1.0,
+        sandwich=True,
+        head_norms=True,
+        activation="hidden_activation",
+    ),
+}
+
+
+def describe(config: Any) -> Anatomy:
+    """The anatomy of a gated decoder's config. Raises InputError on experts, cross-attention or an unknown class."""
+    facts = FACTS[config.model_type]
+    refuse_options(config, EXPERT_OPTIONS)
+    prefix, readout = select_architecture(config, _classes(facts))
+    placement = Placement.SANDWICH if facts.sandwich else Placement.PRE
+    style = rms_norm(config.rms_norm_eps, facts.gain_offset)
+    builder = Builder(config.model_type, config.architectures[0], placement, Positions.ROTARY, style)
+    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
+    embedding = f"{join(prefix, 'embed_tokens')}.weight"
+    builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
+    blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
+    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
+    for number, module in enumerate(blocks, start=1):
+        _block(builder, config, facts, module, number, residual)
+    terminal = builder.norm(join(prefix, "norm"), residual)
+    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
+    builder.stack(STACK, residual, blocks, terminal, causal=not getattr(config, "use_bidirectional_attention", False))
+    builder.readout(readout, config, residual, terminal, embedding)
+    return builder.finish()
+
+
+def _classes(facts: Facts) -> dict[str, tuple[str, Readout | None]]:
+    return {
+        facts.base: ("", None),
+        f"{facts.classes}ForCausalLM": ("model", Readout("lm_head")),
+        f"{facts.base.removesuffix('Model')}ForSequenceClassification": ("model", Readout("score", labels=True)),
+    }
+
+
+def _block(builder: Builder, config: Any, facts: Facts, module: str, number: int, residual: Space) -> None:
+    prefix = f"{STACK}/block.{number}/"
+    attention, mlp = f"{module}.self_attn", f"{module}.mlp"
+    modules = {
+        "query": f"{attention}.q_proj",
+        "key": f"{attention}.k_proj",
+        "value": f"{attention}.v_proj",
+        "attention_output": f"{attention}.o_proj",
+        "gate": f"{mlp}.gate_proj",
+        "up": f"{mlp}.up_proj",
+        "down": f"{mlp}.down_proj",
+    }
+    size = head_size(config)
+    attention_norm = builder.norm(f"{module}.input_layernorm", residual)
+    spaces = builder.attention_spaces(prefix, config.num_attention_heads, size, config.num_key_value_heads)
+    builder.projections(prefix, spaces, modules, residual, attention_norm, biased=facts.biased(config))
+    if facts.head_norms:
+        builder.norm(f"{attention}.q_norm", spaces.query, size)
+        builder.norm(f"{attention}.k_norm", spaces.key, size)
+    if facts.sandwich:
+        builder.norm(f"{module}.post_attention_layernorm", residual)
+    mlp_norm = builder.norm(f"{module}.{'pre_feedforward' if facts.sandwich else 'post_attention'}_layernorm", residual)
+    activation = getattr(config, facts.activation)
+    builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, activation, modules, bias=facts.mlp_bias(config))
+    if facts.sandwich:
+        builder.norm(f"{module}.post_feedforward_layernorm", residual)
+    builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
+    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
+    builder.site(STACK, number, "output", module, "output", residual.size)

@@ -1,0 +1,59 @@
+"""GPT-2: pre-norm decoder, learned positions, weights stored in x out, query/key/value fused in that order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normgauge.anatomy.build import Builder, Readout, head_size, join, layer_norm, refuse_options, select_architecture, whole
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Role, Space, SpaceKind
+
+CLASSES = {
+    "GPT2Model": ("", None),
+    "GPT2LMHeadModel": ("transformer", Readout("lm_head")),
+    "GPT2ForSequenceClassification": ("transformer", Readout("score", labels=True)),
+    "GPT2ForTokenClassification": ("transformer", Readout("classifier", labels=True, bias=True)),
+}
+STACK = "decoder"
+
+
+def describe(config: Any) -> Anatomy:
+    """The anatomy of a GPT-2 config. Raises InputError on cross-attention or an unknown class."""
+    refuse_options(config, ("add_cross_attention",))
+    prefix, readout = select_architecture(config, CLASSES)
+    style = layer_norm(config.layer_norm_epsilon)
+    builder = Builder("gpt2", config.architectures[0], Placement.PRE, Positions.ABSOLUTE, style)
+    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
+    embedding = f"{join(prefix, 'wte')}.weight"
+    builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
+    positions = builder.space("position", SpaceKind.POSITION, config.max_position_embeddings)
+    builder.embedding(f"{join(prefix, 'wpe')}.weight", positions, residual)
+    blocks = [join(prefix, f"h.{index}") for index in range(config.num_hidden_layers)]
+    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
+    for number, module in enumerate(blocks, start=1):
+        _block(builder, config, module, number, residual)
+    terminal = builder.norm(join(prefix, "ln_f"), residual)
+    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
+    builder.stack(STACK, residual, blocks, terminal, causal=True)
+    builder.readout(readout, config, residual, terminal, embedding)
+    return builder.finish()
+
+
+def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:
+    prefix = f"{STACK}/block.{number}/"
+    modules = {
+        "query": f"{module}.attn.c_attn",
+        "attention_output": f"{module}.attn.c_proj",
+        "up": f"{module}.mlp.c_fc",
+        "down": f"{module}.mlp.c_proj",
+    }
+    attention_norm = builder.norm(f"{module}.ln_1", residual)
+    spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
+    fused = {f"{prefix}query": spaces.query, f"{prefix}key": spaces.key, f"{prefix}value": spaces.value}
+    builder.linear(modules["query"], fused, whole(Role.READ, residual), attention_norm, input_first=True)
+    builder.linear(modules["attention_output"], {f"{prefix}attention_output": residual}, spaces.mixed, input_first=True)
+    mlp_norm = builder.norm(f"{module}.ln_2", residual)
+    size = config.n_inner or 4 * config.hidden_size
+    builder.feed_forward(prefix, size, residual, mlp_norm, config.activation_function, modules, input_first=True)
+    builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
+    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
+    builder.site(STACK, number, "output", module, "output", residual.size)

@@ -1,0 +1,70 @@
+"""GPT-NeoX (Pythia): rotary decoder, attention and feed-forward in parallel or in sequence, query/key/value interleaved per head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normgauge.anatomy.build import Attention, Builder, Readout, head_size, join, layer_norm, refuse_options, select_architecture, whole
+from normgauge.anatomy.structure import Anatomy, Axis, Placement, Positions, Role, Segment, Space, SpaceKind
+
+CLASSES = {
+    "GPTNeoXModel": ("", None),
+    "GPTNeoXForCausalLM": ("gpt_neox", Readout("lm_head")),
+    "GPTNeoXForSequenceClassification": ("gpt_neox", Readout("score", labels=True)),
+    "GPTNeoXForTokenClassification": ("gpt_neox", Readout("classifier", labels=True, bias=True)),
+}
+STACK = "decoder"
+
+
+def describe(config: Any) -> Anatomy:
+    """The anatomy of a GPT-NeoX config. Raises InputError on an unknown class."""
+    refuse_options(config, ("add_cross_attention",))
+    prefix, readout = select_architecture(config, CLASSES)
+    placement = Placement.PARALLEL if config.use_parallel_residual else Placement.PRE
+    style = layer_norm(config.layer_norm_eps)
+    builder = Builder("gpt_neox", config.architectures[0], placement, Positions.ROTARY, style)
+    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
+    embedding = f"{join(prefix, 'embed_in')}.weight"
+    builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
+    blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
+    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
+    for number, module in enumerate(blocks, start=1):
+        _block(builder, config, module, number, residual)
+    terminal = builder.norm(join(prefix, "final_layer_norm"), residual)
+    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
+    builder.stack(STACK, residual, blocks, terminal, causal=True)
+    builder.readout(readout, config, residual, terminal, embedding)
+    return builder.finish()
+
+
+def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:
+    prefix = f"{STACK}/block.{number}/"
+    modules = {
+        "query": f"{module}.attention.query_key_value",
+        "attention_output": f"{module}.attention.dense",
+        "up": f"{module}.mlp.dense_h_to_4h",
+        "down": f"{module}.mlp.dense_4h_to_h",
+    }
+    attention_norm = builder.norm(f"{module}.input_layernorm", residual)
+    spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
+    fused = {f"{prefix}query": spaces.query, f"{prefix}key": spaces.key, f"{prefix}value": spaces.value}
+    biased = config.attention_bias
+    builder.linear(modules["query"], fused, whole(Role.READ, residual), attention_norm, writes=_interleaved(spaces), bias=biased)
+    builder.linear(modules["attention_output"], {f"{prefix}attention_output": residual}, spaces.mixed, bias=biased)
+    mlp_norm = builder.norm(f"{module}.post_attention_layernorm", residual)
+    builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules)
+    builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
+    if not config.use_parallel_residual:  # in parallel, the stream after attention alone exists nowhere
+        builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
+    builder.site(STACK, number, "output", module, "output", residual.size)
+
+
+def _interleaved(spaces: Attention) -> Axis:
+    """The fused output axis: for each head its query, then its key, then its value."""
+    heads = spaces.query.heads
+    size = spaces.query.size // heads
+    parts = (spaces.query, spaces.key, spaces.value)
+    return Axis(
+        Role.WRITE,
+        tuple(Segment(space.name, head * size, (head + 1) * size) for head in range(heads) for space in parts),
+    )

@@ -1,0 +1,48 @@
+"""ViT: pre-norm image encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normgauge.anatomy.build import Builder, Readout, join, layer_norm, select_architecture
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+from normgauge.anatomy.vision import STACK, add_attention, add_embeddings, attention_modules
+
+CLASSES = {
+    "ViTModel": ("", None),
+    "ViTForImageClassification": ("vit", Readout("classifier", labels=True, bias=True)),
+}
+
+
+def describe(config: Any) -> Anatomy:
+    """The anatomy of a ViT config. Raises InputError on an unknown class."""
+    prefix, readout = select_architecture(config, CLASSES)
+    style = layer_norm(config.layer_norm_eps)
+    builder = Builder("vit", config.architectures[0], Placement.PRE, Positions.ABSOLUTE, style)
+    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
+    add_embeddings(builder, config, prefix, residual)
+    blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
+    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
+    for number, module in enumerate(blocks, start=1):
+        _block(builder, config, module, number, residual)
+    terminal = builder.norm(join(prefix, "layernorm"), residual)
+    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
+    builder.stack(STACK, residual, blocks, terminal, causal=False)
+    if readout is None:
+        pooled = builder.space("pooled", SpaceKind.OTHER, config.pooler_output_size)
+        builder.head("pooler.dense", residual, terminal, pooled, activation=config.pooler_act)
+    else:
+        builder.readout(readout, config, residual, terminal)
+    return builder.finish()
+
+
+def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:
+    prefix = f"{STACK}/block.{number}/"
+    modules = attention_modules(module) | {"up": f"{module}.mlp.fc1", "down": f"{module}.mlp.fc2"}
+    attention_norm = builder.norm(f"{module}.layernorm_before", residual)
+    add_attention(builder, config, prefix, modules, residual, attention_norm)
+    mlp_norm = builder.norm(f"{module}.layernorm_after", residual)
+    builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules)
+    builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
+    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
+    builder.site(STACK, number, "output", module, "output", residual.size)

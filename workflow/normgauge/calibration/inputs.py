@@ -1,0 +1,69 @@
+"""What one calibration row turns into: noise from its seed, a crop from its picture, and the bytes that its sha256 covers."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+SAMPLING_RATE = 16_000  # samples per second
+SECONDS = 30  # the length that Whisper's encoder takes
+
+
+def noise_waveform(seed: int) -> np.ndarray:
+    """Thirty seconds of Gaussian white noise of unit variance: float32 (480000,)."""
+    return np.random.default_rng(seed).standard_normal(SECONDS * SAMPLING_RATE, dtype=np.float32)
+
+
+def noise_pixels(seed: int, side: int, channels: int) -> np.ndarray:
+    """Gaussian pixel values, as if already normalised: float32 (channels, side, side)."""
+    return np.random.default_rng(seed).standard_normal((channels, side, side), dtype=np.float32)
+
+
+def picture(payload: bytes, seed: int | None) -> Image.Image:
+    """The whole picture in RGB (seed None), or a square crop: side uniform in [1/2, 1] of the short edge, place uniform."""
+    image = Image.open(io.BytesIO(payload)).convert("RGB")
+    if seed is None:
+        return image
+    generator = np.random.default_rng(seed)
+    short = min(image.size)
+    side = int(generator.integers(short // 2, short, endpoint=True))
+    left, top = (int(generator.integers(0, edge - side, endpoint=True)) for edge in image.size)
+    return image.crop((left, top, left + side, top + side))
+
+
+def content_sha256(row: Mapping[str, Any], channels: int = 3) -> str:
+    """Hex sha256 of what enters the model for a row of the calibration table, before feature extraction.
+
+    ids and token grids: int32 little-endian; audio noise: the float32 waveform, then the decoder ids; pictures: the RGB bytes of the
+    crop; image noise: the float32 pixels.
+    """
+    digest = hashlib.sha256()
+    if row["kind"] == "audio-noise":
+        digest.update(noise_waveform(row["seed"]).astype("<f4").tobytes())
+    elif row["kind"] == "image-noise":
+        digest.update(noise_pixels(row["seed"], row["columns"], channels).astype("<f4").tobytes())
+    elif row["kind"] == "image":
+        digest.update(picture(row["payload"], row["seed"]).tobytes())
+    if row["ids"] is not None:
+        digest.update(np.asarray(row["ids"], dtype="<i4").tobytes())
+    return digest.hexdigest()
+
+
+def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
+    """transformers' PIL image processor of the model: the folder's preprocessor_config.json, else its defaults at config.image_size."""
+    from transformers import BitImageProcessorPil, ViTImageProcessorPil
+
+    kind = {"vit": ViTImageProcessorPil, "dinov2": BitImageProcessorPil}[config.model_type]
+    if (Path(folder) / "preprocessor_config.json").is_file():
+        return kind.from_pretrained(folder)
+    side = {"height": config.image_size, "width": config.image_size}
+    if kind is BitImageProcessorPil:
+        return kind(size={"shortest_edge": config.image_size}, crop_size=side)
+    return kind(size=side)

@@ -1,0 +1,127 @@
+"""Capture of one checkpoint: files in, one moments file per site out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normgauge import tables
+from normgauge.anatomy import describe
+from normgauge.anatomy.structure import Anatomy, Site
+from normgauge.calibration.batches import Batch, batches, count_sequences
+from normgauge.capture.hooks import CONDITION_LIMIT, capture
+from normgauge.capture.norms import norm_rows
+from normgauge.checkpoints import build_model, open_checkpoint
+from normgauge.errors import InputError
+from normgauge.moments import Moments, write_moments
+from normgauge.progress import Progress
+from normgauge.provenance import atomic_path, execution_environment
+
+BatchSource = Callable[[], Iterable[Batch]]
+
+
+def select_sites(anatomy: Anatomy, groups: Sequence[str], schur_taps: Sequence[str] | None = None) -> tuple[Site, ...]:
+    """Sites of the named groups; `schur_taps` narrows the Schur sites to the named ones (all when None).
+
+    Raises InputError for a group or tap that no site has.
+    """
+    known = {site.group for site in anatomy.sites} | {"residual", "terminal", "taps", "schur"}
+    for group in groups:
+        if group not in known:
+            raise InputError(f"capture: group {group!r} is unknown: expected one of {', '.join(sorted(known))}")
+    taps = {site.tap for site in anatomy.sites if site.group == "schur"}
+    for tap in schur_taps or ():
+        if tap not in taps:
+            raise InputError(f"capture: Schur site {tap!r} is unknown: expected one of {', '.join(sorted(taps))}")
+    return tuple(site for site in anatomy.sites_in(tuple(groups)) if site.group != "schur" or not schur_taps or site.tap in schur_taps)
+
+
+def capture_model(
+    model: torch.nn.Module,
+    sites: Sequence[Site],
+    source: BatchSource,
+    steps: int,
+    accumulation: str,
+    label: str,
+    first_batches: float,
+) -> dict[str, Moments]:
+    """Moments by site id.
+
+    first_batches: the whole calibration (all shards) in units of the first batch.
+    `auto` means cov64 first, then a second pass with tsqr64 over the sites whose singular values spread beyond 1e6.
+    """
+    first = "cov64" if accumulation == "auto" else accumulation
+    moments = capture(model, sites, source(), first, Progress(steps, label), first_batches)
+    if accumulation == "auto":
+        hard = [site for site in sites if _ill_conditioned(moments[site.id])]
+        if hard:
+            moments |= capture(model, hard, source(), "tsqr64", Progress(steps, f"{label}, {len(hard)} ill-conditioned sites again"))
+    return moments
+
+
+def _ill_conditioned(moments: Moments) -> bool:
+    sigma, _ = moments.spectrum()
+    return bool(sigma[-1] > CONDITION_LIMIT * sigma[0])
+
+
+def capture_checkpoint(
+    *,
+    model_id: str,
+    revision: str,
+    folder: str | os.PathLike[str],
+    manifest: Mapping[str, Any],
+    calibration: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    config_overrides: Mapping[str, Any] | None,
+    forward_dtype: str,
+    groups: Sequence[str],
+    schur_taps: Sequence[str] | None,
+    accumulation: str,
+    shard: int,
+    shards: int,
+    batch_size: int,
+) -> None:
+    """Run the checkpoint in `folder` over its calibration and write moments/{dtype}/{shard}-of-{shards}/.
+
+    Writes `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing.
+    """
+    checkpoint = open_checkpoint(Path(folder), config_overrides)
+    anatomy = describe(checkpoint.config)
+    sites = select_sites(anatomy, groups, schur_taps)
+    model = build_model(checkpoint, forward_dtype)
+
+    def source() -> Iterable[Batch]:
+        return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
+
+    sequences = count_sequences(calibration)
+    own = sequences * (shard + 1) // shards - sequences * shard // shards
+    steps = -(-own // batch_size)
+    label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"
+    moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences))
+    provenance = {
+        "model": model_id,
+        "revision": revision,
+        "weights_sha256": str(manifest["weights_sha256"]),
+        "precision": str(manifest["precision"]),
+        "forward_dtype": forward_dtype,
+        "accumulation_requested": accumulation,
+        "batch_size": str(batch_size),
+        "shard": f"{shard}/{shards}",
+        **{f"calibration_{key}": value for key, value in tables.read_metadata(calibration).items()},
+        **execution_environment(),
+    }
+    with atomic_path(destination) as temporary:
+        temporary.mkdir(parents=True)
+        tables.write(temporary / "norms.parquet", "norms", norm_rows(anatomy, checkpoint.tensors), provenance)
+        for site in sites:
+            described = {f"site_{key}": "" if value is None else str(value) for key, value in asdict(site).items()}
+            write_moments(temporary / moments_file(site.id), moments[site.id], {**provenance, **described})
+
+
+def moments_file(site_id: str) -> Path:
+    return Path(f"{site_id.replace('/', '__')}.parquet")

@@ -1,0 +1,58 @@
+"""The class that a config names, one of transformers' or our own, and its empty shell."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import transformers
+from accelerate import init_empty_weights
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from normgauge.checkpoints.architectures.float64 import KeepFloat64
+from normgauge.checkpoints.architectures.sceptr import Sceptr, SceptrConfig
+from normgauge.errors import InputError
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The torch dtype of a forward pass; InputError for any other name."""
+    if name not in DTYPES:
+        raise InputError(f"forward dtype {name!r}; expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def model_class(config: Any) -> type[nn.Module]:
+    """The class named by `config.architectures[0]`; InputError when there is none that takes this config."""
+    name = config.architectures[0]
+    if isinstance(config, SceptrConfig):
+        return Sceptr
+    found = getattr(transformers, name, None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is type(config)):
+        raise InputError(
+            f"config: architectures[0] is {name!r}, which is no {config.model_type} class of transformers; set config.architectures"
+        )
+    return found
+
+
+def new_model(config: Any, dtype: torch.dtype) -> nn.Module:
+    """The class with its own random initialisation, in `dtype`, with eager attention."""
+    found = model_class(config)
+    if isinstance(config, SceptrConfig):
+        return Sceptr(config).to(dtype)
+    return found._from_config(copy.deepcopy(config), attn_implementation="eager", dtype=dtype)  # type: ignore[attr-defined]
+
+
+def empty_model(config: Any, dtype: torch.dtype) -> nn.Module:
+    """The class with its parameters on the meta device (no memory) and every buffer computed, with eager attention.
+
+    In float64 the buffers (rotary frequencies, embedding scales) are computed in float64, not rounded to float32 first.
+    """
+    precise = KeepFloat64() if dtype == torch.float64 else nullcontext()
+    with precise, init_empty_weights(include_buffers=False), no_init_weights():
+        return new_model(config, dtype)

@@ -1,0 +1,62 @@
+"""Forward passes that stay in float64.
+
+transformers computes RMS norms, rotary tables and attention probabilities in float32 whatever the model's dtype, so a float64 model
+would carry float32 rounding noise. The functions here make the built model, and nothing else, compute them in float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+ATTENTION = "eager_float64"
+
+
+class KeepFloat64(TorchFunctionMode):
+    """Within this context a request for float32 (`.float()`, `.to(torch.float32)`, `dtype=torch.float32`) is one for float64."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        function = torch.Tensor.double if func is torch.Tensor.float else func
+        return function(*map(_promoted, args), **{key: _promoted(value) for key, value in (kwargs or {}).items()})
+
+
+def _promoted(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def exact_float64(model: PreTrainedModel) -> None:
+    """Make every operation of a transformers model's forward pass keep float64, in place.
+
+    Wrapped are the leaf modules of transformers (norms, rotary tables, scaled embeddings), the resampling of image positions, and each
+    family's own eager attention function. Hooks run outside all of these, so the dtype requests of a hook mean what they say.
+    T5's position buckets keep their float32 logarithm: they are integers, and must be the ones that the model was trained with.
+    """
+    modules: Iterable[Any] = model.modules()
+    for module in modules:
+        if not any(module.children()) and type(module).__module__.startswith("transformers."):
+            module.forward = functools.partial(_in_float64, module.forward)
+        if hasattr(module, "interpolate_pos_encoding"):
+            module.interpolate_pos_encoding = functools.partial(_in_float64, module.interpolate_pos_encoding)
+    model.set_attn_implementation(ATTENTION)
+
+
+def _in_float64(function: Callable, *args: Any, **kwargs: Any) -> Any:
+    with KeepFloat64():
+        return function(*args, **kwargs)
+
+
+def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The eager attention of the module's own family, with its softmax in float64."""
+    return _in_float64(sys.modules[type(module).__module__].eager_attention_forward, module, *args, **kwargs)
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, eager_mask)

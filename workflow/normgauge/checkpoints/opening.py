@@ -1,0 +1,140 @@
+"""Opening a checkpoint folder: which reader, which config, and the tensors under the names of the transformers class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+from normgauge.anatomy import FAMILIES
+from normgauge.checkpoints.architectures import empty_model
+from normgauge.checkpoints.architectures.sceptr import SceptrConfig
+from normgauge.checkpoints.readers import Weights, ctranslate2_reader, gguf_reader, safetensors_reader, torch_reader
+from normgauge.errors import InputError
+
+READERS = (safetensors_reader, gguf_reader, ctranslate2_reader, torch_reader)  # in order of preference
+
+# Stored tensors that the class does not hold because it computes them, or that older versions stored without using them.
+SUPERFLUOUS = (
+    r"(.*\.)?position_ids",  # 0, 1, 2, ...: BERT, RoBERTa, ALBERT before they became non-persistent
+    r"(.*\.)?rotary_emb\.inv_freq",  # rotary frequencies, recomputed: Llama, GPT-NeoX
+    r"(.*\.)?h\.\d+\.attn\.(bias|masked_bias)",  # causal masks: GPT-2
+    r"(.*\.)?layers\.\d+\.attention\.(bias|masked_bias)",  # causal masks: GPT-NeoX
+    r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",  # never used: T5
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as stored.
+
+    `config`: a transformers config or SceptrConfig. `tensors`: by the names of the class `config.architectures[0]`, in the stored dtype
+    (quantised values dequantised to fp32); a tied tensor may be there once. `stored`: the dtype in the file by the same names, e.g. F16 or
+    Q4_1. `files`: the weight files.
+    """
+
+    config: Any
+    tensors: Mapping[str, torch.Tensor]
+    stored: Mapping[str, str]
+    files: tuple[Path, ...]
+
+
+def open_checkpoint(folder: str | PathLike[str], config_overrides: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Open the weights in a folder; `config_overrides` are keys laid over its config.json.
+
+    Readers in order of preference: safetensors, GGUF, CTranslate2, torch files. Containers are checked before their payload is touched.
+    Raises InputError for a folder without weights, a malformed container or config, or an unknown family.
+    """
+    config = open_config(folder, config_overrides)
+    return _named(config, _reader(Path(folder)).read(Path(folder)))
+
+
+def open_config(folder: str | PathLike[str], config_overrides: Mapping[str, Any] | None = None) -> Any:
+    """The config of `open_checkpoint(folder, config_overrides)` without reading its weights."""
+    folder = Path(folder)
+    return parse_config({**_reader(folder).stored_config(folder), **(config_overrides or {})})
+
+
+def _reader(folder: Path) -> ModuleType:
+    reader = next((reader for reader in READERS if reader.holds(folder)), None)
+    if reader is None:
+        raise InputError(
+            f"{folder}: no weights: expected model.safetensors, a .gguf file, CTranslate2's model.bin, pytorch_model.bin or state_dict.pt"
+        )
+    return reader
+
+
+def parse_config(keys: Mapping[str, Any]) -> Any:
+    """The config object that the keys of a config.json stand for: a transformers config, or a SceptrConfig.
+
+    Without `architectures` the family's bare model class is taken. Code in a repository is never run.
+    Raises InputError for an unknown family, a quantised model, or values that the family's config refuses.
+    """
+    if isinstance(keys.get("model"), dict) and "token_embedder" in keys["model"]:
+        return SceptrConfig.from_stored(keys)
+    family = keys.get("model_type")
+    if family not in FAMILIES or family not in CONFIG_MAPPING:
+        raise InputError(
+            f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
+        )
+    if keys.get("quantization_config"):
+        raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
+    try:
+        config: PretrainedConfig = CONFIG_MAPPING[family].from_dict(dict(keys))
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"config.json: transformers refuses these values for {family}: {error}") from error
+    if not config.architectures:
+        bare: Any = MODEL_MAPPING[type(config)]
+        config.architectures = [bare.__name__]
+    return config
+
+
+def _named(config: Any, weights: Weights) -> Checkpoint:
+    """Rename stored tensors to the names of the class, leaving out the superfluous ones."""
+    model = empty_model(config, torch.float32)
+    names = set(model.state_dict())
+    tensors: dict[str, torch.Tensor] = {}
+    stored: dict[str, str] = {}
+    for source, target in _renamed(model, tuple(weights.tensors)).items():
+        if target not in names and any(re.fullmatch(pattern, target) for pattern in SUPERFLUOUS):
+            continue
+        tensor = weights.tensors[source]
+        if target in tensors:
+            raise InputError(f"{weights.files[0].name}: tensor {source} and another one both stand for {target}; keep one of them")
+        if not tensor.is_floating_point():
+            raise InputError(
+                f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; expected floating-point weights"
+            )
+        tensors[target], stored[target] = tensor, weights.stored[source]
+    return Checkpoint(config, tensors, stored, weights.files)
+
+
+def _renamed(model: torch.nn.Module, sources: tuple[str, ...]) -> dict[str, str]:
+    """Stored name -> name in the class: transformers' own renamings of older layouts, and the base model's prefix added or removed."""
+    if not isinstance(model, PreTrainedModel):
+        return {source: source for source in sources}
+    conversions = get_model_conversion_mapping(model)
+    renamings = [conversion for conversion in conversions if isinstance(conversion, WeightRenaming)]
+    converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]
+    expected = model.state_dict()
+    targets = {}
+    for source in sources:
+        target, converter = rename_source_key(source, renamings, converters, model.base_model_prefix or None, expected)
+        if converter is not None:
+            raise InputError(
+                f"tensor {source} is in an older fused layout ({converter}); save the checkpoint again with a current transformers"
+            )
+        targets[source] = target
+    return targets

@@ -1,0 +1,55 @@
+"""The predicted kernel of a norm's output: 1/gamma, or the axes of zero gains.
+
+LayerNorm gives y = gamma * xhat + beta with sum(xhat) = 0, so sum_i (y_i - beta_i) / gamma_i = 0 for any input: 1/gamma is in
+the kernel of the centred covariance (Shirodkar and Narayanan 2026, Proposition 2). A coordinate with gain 0 is constant, so its axis
+is in the kernel, and with any such coordinate 1/gamma no longer is: the remaining xhat do not sum to 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class NormFacts:
+    """What the fingerprint knows of a norm: kind by class, effective gain (d,) float64, bias (d,) float64 or None."""
+
+    name: str
+    kind: str
+    gain: np.ndarray
+    bias: np.ndarray | None
+
+    @property
+    def kernel(self) -> np.ndarray:
+        return kernel_basis(self.gain)
+
+    @property
+    def has_zero_gain(self) -> bool:
+        return bool((self.gain == 0).any())
+
+
+def kernel_basis(gain: np.ndarray) -> np.ndarray:
+    """Orthonormal basis (d, k) of the predicted kernel: (1/gain)/|1/gain| (k = 1), or the axes of the k zero gains.
+
+    Signs of the gains are kept. The smallest |gain| is scaled to 1 first, so tiny gains do not overflow.
+    """
+    zeros = np.flatnonzero(gain == 0)
+    if zeros.size:
+        return np.eye(gain.size)[:, zeros]
+    inverse = np.abs(gain).min() / gain
+    return (inverse / np.linalg.norm(inverse))[:, None]
+
+
+def alignment(vector: np.ndarray, basis: np.ndarray) -> float:
+    """|cos| of a vector (d,) with the span of an orthonormal basis (d, k): length of its projection over its length."""
+    length = np.linalg.norm(vector)
+    return min(float(np.linalg.norm(basis.T @ vector) / length), 1.0) if length else 0.0
+
+
+def containment(basis: np.ndarray, subspace: np.ndarray) -> float:
+    """Smallest principal cosine of span(basis) (d, k) against span(subspace) (d, m): 1 when it lies inside, 0 when m < k."""
+    if subspace.shape[1] < basis.shape[1]:
+        return 0.0
+    return min(float(np.linalg.svd(subspace.T @ basis, compute_uv=False)[-1]), 1.0)

@@ -1,0 +1,56 @@
+"""The kernel statement as a check of the measurement itself: when it fails, say which part of the protocol is at fault.
+
+At the output of a LayerNorm the centred covariance must vanish along 1/gamma, whatever the model and the input. So a failure is either a
+fault of the measurement or a finding, and the parts can be told apart because each leaves its own trace along v = 1/gamma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from normgauge.fingerprint.kernel import NormFacts
+from normgauge.moments import Moments
+
+KERNEL_COSINE = 0.9999
+RMS_COSINE = 0.10
+FLOOR_MARGIN = 32.0
+"""How far above the floors |X v| may lie and still be rounding: the mean subtraction inside a norm and the elementwise gain each round
+once per coordinate, and a handful of such errors add up; a norm without mean subtraction lies orders of magnitude above."""
+
+
+def vanishes_along_kernel(columns: Mapping[str, Any]) -> bool:
+    """Whether the centred activations are zero along the whole predicted kernel, up to the floors. columns: of `spectrum_columns`."""
+    floor = max(columns["forward_floor"], columns["accumulator_floor"])
+    return bool(columns["relative_gamma_inv"] * columns["sigma_max"] <= FLOOR_MARGIN * floor)
+
+
+def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts) -> list[str]:
+    """Names of the failed checks at a site that is `norm`'s output; empty when the statement holds.
+
+    - `raw-gram`: the moments along 1/gamma are those of an uncentred Gram matrix (n (mean . v)^2), not of a covariance.
+    - `wrong-hook`: the activations vary along 1/gamma, so they are not this norm's output.
+    - `accumulator-floor`: they vanish along 1/gamma, but the float32 accumulation's floor hides which direction is the bottom.
+    - `deeper-direction`: they vanish along 1/gamma and a resolved direction lies deeper still: a finding about the model.
+    - `rms-alignment`: an RMSNorm's bottom direction aligns with 1/gamma beyond 0.10, which the theory does not predict: a finding.
+
+    When several directions lie below the floor the bottom one is not determined; then the statement is that 1/gamma lies among them.
+    """
+    if norm.kind != "LayerNorm":
+        return ["rms-alignment"] if columns["cos_gamma_inv"] > RMS_COSINE and not norm.has_zero_gain else []
+    if columns["cos_gamma_inv"] >= KERNEL_COSINE:
+        return []
+    if not vanishes_along_kernel(columns):
+        return ["raw-gram"] if _is_raw_along(moments, norm) else ["wrong-hook"]
+    if moments.method == "cov32":
+        return ["accumulator-floor"]
+    return [] if columns["null_cos_gamma_inv"] >= KERNEL_COSINE else ["deeper-direction"]
+
+
+def _is_raw_along(moments: Moments, norm: NormFacts) -> bool:
+    """Whether v^T S v equals n (mean . v)^2 on every kernel axis: the mean was never removed."""
+    squares = np.array([moments.length_along(axis) ** 2 for axis in norm.kernel.T])
+    raw = moments.n * (norm.kernel.T @ moments.mean) ** 2
+    return bool(np.allclose(squares, raw, rtol=1e-3))

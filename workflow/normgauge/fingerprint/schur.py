@@ -1,0 +1,58 @@
+"""The Schur ratio at the inputs of linear maps: how much deeper than the predicted direction the bottom of A lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from normgauge.fingerprint.kernel import NormFacts
+from normgauge.fingerprint.spectrum import ROUNDOFF
+from normgauge.moments import Moments
+from normgauge.moments.algebra import EPSILON
+
+RECOVERY_LIMIT = 1e-4
+"""The published noise-floor recovery applies when both numbers lie below this (seed 003, A.6)."""
+
+
+def schur_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) -> dict[str, Any]:
+    """Columns of schema `schur` but flags: A = X^T X / n (raw), R = lambda_min / u^T A u, delta = 1 - R.
+
+    u = (1/gamma)/|1/gamma| of the norm that feeds the site; where gains are zero, the zero-gain axis with the smallest u^T A u. A site
+    that no norm feeds has no predicted direction: its delta is null and lambda_min is still reported. lambda_min <= u^T A u for every
+    symmetric A (Rayleigh), so delta >= 0 up to rounding; what lies below the floor is rounding and marked.
+    """
+    eigenvalues = moments.gram_eigenvalues()
+    lowest, highest = float(eigenvalues[0]), float(eigenvalues[-1])
+    accumulator = (moments.d * EPSILON[moments.method]) ** 2 if moments.method == "tsqr64" else EPSILON[moments.method]
+    floor = highest * max(ROUNDOFF[forward_dtype] ** 2, accumulator)
+    diagonal = np.diag(moments.scatter(centred=False)) / moments.n
+    quadratic = None if norm is None else _quadratic_form(moments, norm.kernel)
+    delta, recovered_delta, recovered = _delta(lowest, quadratic)
+    return {
+        "lambda_min": lowest,
+        "quadratic_form": quadratic,
+        "delta": delta,
+        "delta_recovered": recovered_delta,
+        "recovered": recovered,
+        "axis_minimum": float(diagonal.min()),
+        "floor": floor,
+        "below_floor": lowest <= floor or (quadratic is not None and quadratic <= floor),
+    }
+
+
+def _quadratic_form(moments: Moments, kernel: np.ndarray) -> float:
+    """min over the basis of u^T A u. Signs are kept, so that rounding below zero stays visible."""
+    if moments.method == "tsqr64":
+        factor = moments.factor(centred=False)
+        return float(min(np.sum((factor @ axis) ** 2) for axis in kernel.T) / moments.n)
+    gram = moments.scatter(centred=False) / moments.n
+    return float(min(axis @ gram @ axis for axis in kernel.T))
+
+
+def _delta(lowest: float, quadratic: float | None) -> tuple[float | None, float | None, bool]:
+    if quadratic is None or quadratic == 0:
+        return None, None, False
+    delta = 1 - lowest / quadratic
+    at_floor = abs(lowest) < RECOVERY_LIMIT and abs(quadratic) < RECOVERY_LIMIT and (lowest < 0) == (quadratic < 0)
+    return delta, 1 - abs(lowest) / abs(quadratic) if at_floor else delta, at_floor

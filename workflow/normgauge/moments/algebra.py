@@ -1,0 +1,131 @@
+"""Moments as immutable values: n, mean, and the centred second moment as a scatter matrix or as its triangular factor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import torch
+
+from normgauge.errors import InputError
+
+EPSILON = {"cov32": float(np.finfo(np.float32).eps), "cov64": float(np.finfo(np.float64).eps), "tsqr64": float(np.finfo(np.float64).eps)}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """LAPACK's decompositions split their sums by thread count; on one thread they give the same bits whatever the job was given."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """First and second moments of n samples in d coordinates.
+
+    method: how they were accumulated, `cov32`, `cov64` or `tsqr64`.
+    n: number of samples.
+    mean: (d,) float64.
+    matrix: (d, d) float64. For `cov*` the centred scatter S = sum (x - mean)(x - mean)^T; for `tsqr64` the upper triangular
+        R with R^T R = S, from a QR factorisation of the samples (Golub and Van Loan, Matrix Computations, section 5.2; the
+        streaming form is Demmel et al. 2012, "Communication-optimal parallel and sequential QR and LU factorizations").
+
+    Merging is associative and commutative up to rounding, and the empty moments are its identity.
+    """
+
+    method: str
+    n: int
+    mean: np.ndarray
+    matrix: np.ndarray
+
+    @property
+    def d(self) -> int:
+        return int(self.mean.shape[0])
+
+    @classmethod
+    def empty(cls, method: str, d: int) -> Moments:
+        return cls(method, 0, np.zeros(d), np.zeros((d, d)))
+
+    def scatter(self, centred: bool = True) -> np.ndarray:
+        """(d, d) scatter, sum over samples of x x^T, with or without the mean removed. Units: activation squared."""
+        scatter = self.matrix.T @ self.matrix if self.method == "tsqr64" else self.matrix
+        return scatter if centred else scatter + self.n * np.outer(self.mean, self.mean)
+
+    def factor(self, centred: bool = True) -> np.ndarray:
+        """(d, d) upper triangular R with R^T R = scatter. Only `tsqr64` has one that is accurate below sqrt(eps)."""
+        if self.method != "tsqr64":
+            raise ValueError(f"{self.method} holds a scatter matrix, not a triangular factor")
+        return self.matrix if centred else _triangle(self.matrix, np.sqrt(self.n) * self.mean[None])
+
+    def spectrum(self, centred: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Singular values (ascending, not divided by sqrt(n)) and right singular vectors (columns) of the sample matrix.
+
+        `cov*`: square roots of the scatter's eigenvalues (negative ones, which are rounding, read 0); `tsqr64`: SVD of the factor.
+        """
+        if self.method == "tsqr64":
+            with one_thread():
+                _, sigma, vectors = torch.linalg.svd(torch.from_numpy(self.factor(centred)))
+            return sigma.flip(0).numpy(), vectors.flip(0).T.numpy()
+        with one_thread():
+            values, vectors = torch.linalg.eigh(torch.from_numpy(self.scatter(centred)))
+        return values.clamp_min(0.0).sqrt().numpy(), vectors.numpy()
+
+    def gram_eigenvalues(self) -> np.ndarray:
+        """Eigenvalues (ascending) of A = X^T X / n, uncentred, signs kept: a negative one is rounding and is not hidden."""
+        if self.method == "tsqr64":
+            with one_thread():
+                sigma = torch.linalg.svdvals(torch.from_numpy(self.factor(centred=False)))
+            return (sigma.flip(0) ** 2 / self.n).numpy()
+        with one_thread():
+            return torch.linalg.eigvalsh(torch.from_numpy(self.scatter(centred=False) / self.n)).numpy()
+
+    def length_along(self, direction: np.ndarray, centred: bool = True) -> float:
+        """|X v| (centred or raw) along a unit vector v of shape (d,); NaN-free, 0 where rounding makes the square negative."""
+        if self.method == "tsqr64":
+            return float(np.linalg.norm(self.factor(centred) @ direction))
+        return float(np.sqrt(max(direction @ self.scatter(centred) @ direction, 0.0)))
+
+    def accumulator_floor(self, sigma_max: float) -> float:
+        """Singular values below this are rounding of the accumulation.
+
+        A scatter matrix carries eps sigma_max^2 in its eigenvalues, hence sqrt(eps) sigma_max; the orthogonal factor d eps sigma_max.
+        """
+        epsilon = EPSILON[self.method]
+        return sigma_max * (self.d * epsilon if self.method == "tsqr64" else float(np.sqrt(epsilon)))
+
+
+def merge(a: Moments, b: Moments) -> Moments:
+    """Moments of the union of two sample sets (Chan, Golub and LeVeque 1983, updating formulae for variances).
+
+    Two triangular factors merge into one; any other pair merges as scatter matrices, and takes the less accurate method's name.
+    Raises InputError when the widths differ.
+    """
+    if a.d != b.d:
+        raise InputError(f"cannot merge moments of widths {a.d} and {b.d}: they are not shards of one site")
+    if not a.n or not b.n:
+        return a if a.n else b
+    n = a.n + b.n
+    difference = b.mean - a.mean
+    mean = a.mean + difference * (b.n / n)
+    between = np.sqrt(a.n * b.n / n) * difference[None]
+    if a.method == b.method == "tsqr64":
+        return Moments("tsqr64", n, mean, _triangle(a.matrix, b.matrix, between))
+    method = min(a.method, b.method, key=("cov32", "cov64", "tsqr64").index)
+    return Moments(method, n, mean, a.scatter() + b.scatter() + between.T @ between)
+
+
+def merge_all(parts: Iterable[Moments]) -> Moments:
+    """Left fold of `merge`."""
+    return reduce(merge, parts)
+
+
+def _triangle(*rows: np.ndarray) -> np.ndarray:
+    """Upper triangular R of the stacked rows."""
+    return torch.linalg.qr(torch.from_numpy(np.vstack(rows)), mode="r").R.numpy()

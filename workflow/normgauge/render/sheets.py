@@ -1,0 +1,263 @@
+"""The typeset tables, drawn from rows of the result tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from normgauge.render import style
+from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
+from normgauge.render.style import DEVIATES, DIRECTION, FORM, GREY, SIGMA, Footnotes, decimals, number, plain, precision_notes
+from normgauge.render.tables import mostly_below_floor
+from normgauge.render.typeset import BodyRow, Cell, Column, Line, Section, cell, draw_table, quiet
+
+_DASH = "— not defined or not measured for this model."
+_DEVIATION = "* bold: differs from the published value by more than the tolerance in config/published.yaml."
+
+
+def table1(rows: Rows) -> Figure:
+    """Schur delta at the query/key/value input, random and trained, beside the published values. `rows` are of the schema table1."""
+    notes, names = Footnotes(), Names(rows, ("revision", "stack"))
+    columns = [
+        Column("model", align="left", flexible=True),
+        Column("$h$"),
+        Column("$n$"),
+        Column("forward", align="left"),
+        Column("seeds"),
+        Column("ours", r"$\Delta_\gamma$ at random initialisation", "left"),
+        Column("published", r"$\Delta_\gamma$ at random initialisation", "left"),
+        Column("ours", r"$\Delta_\gamma$ trained", "left"),
+        Column("published", r"$\Delta_\gamma$ trained", "left"),
+    ]
+
+    def body(row: Row) -> list[BodyRow]:
+        cells = (
+            cell(names.of(row) + notes.mark(precision_notes(row))),
+            cell(str(row["width"])),
+            cell(token_count(row["n"])),
+            cell(row["forward_dtype"]),
+            cell(str(row["random_seeds"] or "—")),
+            _delta_cell(row, "random"),
+            _published_delta(row, "random"),
+            _delta_cell(row, "trained"),
+            _published_delta(row, "trained"),
+        )
+        return [BodyRow(cells)]
+
+    text = [
+        rf"Median over blocks (and seeds) of $\Delta_\gamma=1-\lambda_{{\min}}(A)/{FORM}$, ${DIRECTION}$, at the input of the "
+        f"query/key/value maps [quartiles]. {_counts_note(rows)}",
+        "below floor: in at least half of the pooled values an eigenvalue lies at or below the rounding floor of the forward pass or of "
+        f"the accumulation; the reading is noise and is printed only to show it, with the medians of ${FORM}$ and of the floor.",
+    ]
+    if any(0 < (row[f"{part}_below_floor"] or 0) < 0.5 for row in rows for part in ("random", "trained")):
+        text.append("A percentage after a value is the share of the pooled values that lie below floor.")
+    return draw_table(
+        r"Table 1. Schur ratio $\Delta_\gamma$ along the inverse-gain direction",
+        columns,
+        _sections(rows, body),
+        text + _closing(rows, notes),
+    )
+
+
+def _delta_cell(row: Row, part: str) -> Cell:
+    median, low, high = (row[f"{part}_{statistic}"] for statistic in ("median", "low", "high"))
+    if median is None:
+        return cell("—")
+    value = f"{decimals(median, 4)} [{decimals(low, 3)}, {decimals(high, 3)}]"
+    if mostly_below_floor(row, part):
+        form, floor = number(row[f"{part}_quadratic_form"], 2), number(row[f"{part}_floor"], 2)
+        reading = (f"reads {value}", f"${FORM}$ {form}, floor {floor}")
+        return (Line("below floor", slant="italic"), *(Line(text, size=style.NOTE, color=GREY) for text in reading))
+    share = row[f"{part}_below_floor"]
+    text = value + (f" {100 * share:.0f}%" if share else "")
+    return _deviating(text) if row[f"{part}_status"] == "deviates" else cell(text)
+
+
+def _deviating(text: str) -> Cell:
+    return cell(text, weight="bold", color=DEVIATES, hanging="*")
+
+
+def _published_delta(row: Row, part: str) -> Cell:
+    median, low, high = (row.get(f"published_{part}_{statistic}") for statistic in ("median", "low", "high"))
+    if median is None:
+        return cell("")
+    spread = "" if low is None else f" [{decimals(low, 2)}, {decimals(high, 2)}]"
+    return cell(decimals(median, 3) + spread)
+
+
+def table2(rows: Rows) -> Figure:
+    """Residual-stream fingerprint: a row per stack, the re-initialised twins and the published values under it. `rows`: schema table2."""
+    notes, names = Footnotes(), Names(rows)
+    columns = [
+        Column("model", align="left", flexible=True),
+        Column("objective", align="left", flexible=True),
+        Column("$L$"),
+        Column("$h$"),
+        Column("$n/d$"),
+        Column(f"body ${SIGMA}$", align="center"),
+        Column("behaviour", align="left", flexible=True),
+        Column(r"$|\cos(u_\perp,\gamma^{-1})|$"),
+        Column(r"$|\cos(u_\perp,\mathbf{1})|$"),
+    ]
+
+    def body(row: Row) -> list[BodyRow]:
+        weights = [] if row["kind"] == "re-initialised" else precision_notes(row)
+        failures = [f"protocol check failed: {plain(failure)}" for failure in row["protocol"]]
+        marks = notes.mark([*weights, *_disagreements(row), *failures, *map(_flag, row["flags"])])
+        deviates = set(row["deviations"])
+
+        def value(text: str, *names: str) -> Cell:
+            return _deviating(text) if deviates.intersection(names) else cell(text)
+
+        sigma = "below floor" if row["body_sigma_low"] is None else _range(row["body_sigma_low"], row["body_sigma_high"])
+        measured = (
+            value(sigma, "body_sigma_low", "body_sigma_high"),
+            value(plain(row["behaviour"]), "behaviour"),
+            value(decimals(row["post_norm_cos_gamma_inv"], 4), "post_norm_cos_gamma_inv"),
+            value(decimals(row["post_norm_cos_ones"], 4), "post_norm_cos_ones"),
+        )
+        if row["kind"] == "re-initialised":
+            twin = quiet(f"re-initialised, {seed_count(row['seeds'])}{marks}")
+            greyed = tuple(tuple(Line(line.text, size=style.SMALL, color=GREY) for line in each) for each in measured)
+            return [BodyRow((twin, quiet(""), quiet(""), quiet(""), quiet(""), *greyed), subordinate=True)]
+        label = cell(names.of(row) + marks)
+        if row["seeds"]:
+            label += quiet(f"random initialisation, {seed_count(row['seeds'])}")
+        shape = (
+            cell(plain(row["objective"] or "—")),
+            value(str(row["blocks"]), "blocks"),
+            value(str(row["width"]), "width"),
+            cell(number(row["n_over_d"], 2)),
+        )
+        lines = [BodyRow((label, *shape, *measured))]
+        if row["status"] != "not published":
+            lines.append(_published_table2(row))
+        return lines
+
+    text = [
+        rf"body ${SIGMA}$: smallest and largest over the block outputs $X_1,\ldots,X_L$ of the smallest active singular value of the "
+        rf"centred activations (not divided by $\sqrt{{n}}$). behaviour: of ${SIGMA}(X_\ell)/{SIGMA}(X_0)$ along the depth. Cosines: of "
+        r"the bottom singular direction $u_\perp$ of the centred activations after the terminal norm (post-norm models: at the last "
+        f"block output). {_counts_note(rows)}",
+        "re-initialised: the same architecture from fresh seeds; medians over them, words counted where seeds differ.",
+    ]
+    return draw_table("Table 2. Residual-stream fingerprint", columns, _sections(rows, body), text + _closing(rows, notes))
+
+
+def _published_table2(row: Row) -> BodyRow:
+    low, high = row["published_body_sigma_low"], row["published_body_sigma_high"]
+    texts = (
+        "published",
+        "",
+        _blank(row["published_blocks"], str),
+        _blank(row["published_width"], str),
+        _blank(row["published_n_over_d"], _printed),
+        "" if low is None else f"{_printed(low)} – {_printed(high)}",
+        row["published_behaviour"] or "",
+        _blank(row["published_post_norm_cos_gamma_inv"], lambda value: decimals(value, 3)),
+        _blank(row["published_post_norm_cos_ones"], lambda value: decimals(value, 3)),
+    )
+    return BodyRow(tuple(quiet(text) for text in texts), subordinate=True)
+
+
+def _disagreements(row: Row) -> list[str]:
+    if row["norm_kinds_agree"]:
+        return []
+    return [f"the activations read as {row['norm_kind_activations']}, the parameters as {row['norm_kind_parameters']}"]
+
+
+def trained_vs_random(rows: Rows) -> Figure:
+    """Growth of the smallest active singular value, trained against re-initialised. `rows` are of the schema trained_vs_random."""
+    notes, names = Footnotes(), Names(rows)
+    maximum, minimum = r"largest $r_\ell$", r"smallest $r_\ell$"
+    terminal, cosine = r"terminal-norm $r$", r"$|\cos(u_\perp,\gamma^{-1})|$"
+    columns = [
+        Column("model", align="left", flexible=True),
+        Column("$L$"),
+        Column("seeds"),
+        *(Column(head, group) for group in (maximum, minimum, terminal, cosine) for head in ("trained", "re-init.")),
+    ]
+
+    def body(row: Row) -> list[BodyRow]:
+        deviates = set(row["deviations"])
+
+        def value(name: str, suffix: str = "") -> Cell:
+            text = number(row[name]) + (suffix if row[name] is not None else "")
+            return _deviating(text) if name in deviates else cell(text)
+
+        spread = ""
+        if row["random_max_ratio_low"] is not None and row["random_seeds"] > 1:
+            spread = f" [{number(row['random_max_ratio_low'])}, {number(row['random_max_ratio_high'])}]"
+        marks = notes.mark([*precision_notes(row), *map(_flag, row["notes"])])
+        cells = (
+            cell(names.of(row) + marks),
+            cell(str(row["blocks"])),
+            cell(str(row["random_seeds"] or "—")),
+            value("trained_max_ratio"),
+            value("random_max_ratio", spread),
+            value("trained_min_ratio"),
+            value("random_min_ratio"),
+            value("trained_post_norm_ratio"),
+            value("random_post_norm_ratio"),
+            cell(decimals(row["trained_cos_gamma_inv"], 4)),
+            cell(decimals(row["random_cos_gamma_inv"], 4)),
+        )
+        lines = [BodyRow(cells)]
+        if row["status"] != "not published":
+            published = [
+                _blank(row.get(f"published_{name}"), _printed)
+                for name in ("trained_max_ratio", "random_max_ratio", None, None, "trained_post_norm_ratio", "random_post_norm_ratio")
+            ]
+            texts = ("published", _blank(row["published_blocks"], str), "", *published, "", "")
+            lines.append(BodyRow(tuple(quiet(text) for text in texts), subordinate=True))
+        return lines
+
+    text = [
+        rf"$r_\ell={SIGMA}(X_\ell)/{SIGMA}(X_0)$: smallest active singular value of the centred block outputs over that of the embedding. "
+        "re-init.: the same architecture from fresh seeds, medians over them [smallest, largest]. In post-norm models every block ends "
+        f"in a norm, so the ratios describe the norms and do not test depth invariance. {_counts_note(rows)}"
+    ]
+    return draw_table("Trained against re-initialised", columns, _sections(rows, body), text + _closing(rows, notes))
+
+
+def _sections(rows: Rows, body: Callable[[Row], list[BodyRow]]) -> list[Section]:
+    """Rows grouped by norm kind and placement, in the order in which these first appear."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(f"{_norm_kind(row)}, {row['placement']}", []).append(row)
+    return [Section(heading, [line for row in members for line in body(row)]) for heading, members in groups.items()]
+
+
+def _norm_kind(row: Row) -> str:
+    return row["norm_kind"] if "norm_kind" in row else row["norm_kind_parameters"]
+
+
+def _closing(rows: Rows, notes: Footnotes) -> list[str]:
+    general = [_DASH, *([_DEVIATION] if any(row["deviations"] for row in rows) else [])]
+    return [" ".join(general), *([notes.text()] if notes.text() else [])]
+
+
+def _counts_note(rows: Rows) -> str:
+    tokens = sorted({row["n"] for row in rows})
+    counts = " and ".join(map(token_count, tokens)) if len(tokens) < 3 else f"{token_count(tokens[0])} to {token_count(tokens[-1])}"
+    return f"$n$ = {counts} tokens; {arithmetic(rows)}."
+
+
+def _range(low: float, high: float) -> str:
+    return f"{number(low)} – {number(high)}"
+
+
+def _printed(value: float) -> str:
+    """A published number as its page prints it, without digits of our own."""
+    return f"{value:g}"
+
+
+def _blank(value: Any, text: Callable[[Any], str]) -> str:
+    return "" if value is None else text(value)
+
+
+def _flag(flag: str) -> str:
+    return plain(flag.replace("_", " "))
