@@ -136,12 +136,11 @@ def test_two_revisions_live_side_by_side(writable: Project) -> None:
 
 
 def test_bad_input_inside_a_job_is_one_line(writable: Project) -> None:
-    (writable / "results/llama-tiny/seed42/calibration.parquet").write_bytes(b"not parquet")
-    (writable / "results/llama-tiny/seed42/calibration.parquet").touch()
-    target = "results/llama-tiny/seed42/moments/float32/0-of-1"
-    line = writable.refusal(target, *SMOKE, "--quiet", "all", "--forcerun", "capture_moments")
-    assert "calibration.parquet" in line
-    assert line in (writable / "logs/capture_moments/llama-tiny/seed42/float32-0-of-1.log").read_text()
+    (writable / "results/corpora/python-docs.parquet").write_bytes(b"not parquet")
+    target = "results/gpt2-smoke/seed42/calibration.parquet"
+    line = writable.refusal(target, *SMOKE, "--quiet", "all", "--allowed-rules", "prepare_calibration", "--forcerun", "prepare_calibration")
+    assert "python-docs.parquet" in line
+    assert line in (writable / "logs/prepare_calibration/gpt2-smoke/seed42.log").read_text()
     assert not (writable / target).exists()
 
 

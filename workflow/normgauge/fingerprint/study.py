@@ -157,9 +157,8 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
         "output_ratio": profile[-1] if profile else None,
         "post_norm_ratio": _same_dtype_ratio(rows, embedding),
         "post_norm_forward_dtype": _value(post, "forward_dtype"),
-        "post_norm_cos_gamma_inv": _value(post, "cos_gamma_inv"),
+        "post_norm_cos_gamma_inv": _determined_cosine(post),
         "post_norm_null_dimension": _value(post, "null_dimension"),
-        "post_norm_null_cos_gamma_inv": _value(post, "null_cos_gamma_inv"),
         "post_norm_cos_ones": _value(post, "cos_ones"),
         "post_norm_raw_cos_gamma_inv": _value(post, "raw_cos_gamma_inv"),
         "post_norm_cos_beta_gamma_inv": _value(post, "cos_beta_gamma_inv"),
@@ -171,6 +170,13 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
 
 def _value(row: Mapping[str, Any] | None, key: str) -> Any:
     return None if row is None else row[key]
+
+
+def _determined_cosine(row: Mapping[str, Any] | None) -> float | None:
+    """cos_gamma_inv, unless several directions lie below the floor: then u_bot is any of them, and 1/gamma is compared with all."""
+    if row is None:
+        return None
+    return row["cos_gamma_inv"] if row["null_dimension"] <= 1 else row["null_cos_gamma_inv"]
 
 
 def _post_norm_row(rows: Rows) -> dict[str, Any] | None:

@@ -106,7 +106,7 @@ def table2(rows: Rows) -> Figure:
     def body(row: Row) -> list[BodyRow]:
         weights = [] if row["kind"] == "re-initialised" else precision_notes(row)
         failures = [f"protocol check failed: {plain(failure)}" for failure in row["protocol"]]
-        marks = notes.mark([*weights, *_disagreements(row), *failures, *map(_flag, row["flags"])])
+        marks = notes.mark([*weights, *_disagreements(row), *_undetermined_bottom(row), *failures, *map(_flag, row["flags"])])
         deviates = set(row["deviations"])
 
         def value(text: str, *names: str) -> Cell:
@@ -167,6 +167,13 @@ def _disagreements(row: Row) -> list[str]:
     if row["norm_kinds_agree"]:
         return []
     return [f"the activations read as {row['norm_kind_activations']}, the parameters as {row['norm_kind_parameters']}"]
+
+
+def _undetermined_bottom(row: Row) -> list[str]:
+    dimension = row["post_norm_null_dimension"]
+    if dimension is None or dimension < 2:
+        return []
+    return [rf"{dimension} directions lie below the floor; the cosine is that of $\gamma^{{-1}}$ with their span"]
 
 
 def trained_vs_random(rows: Rows) -> Figure:
