@@ -9,7 +9,7 @@ import pytest
 from normgauge.recovery import maps
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.grids import grid
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, stragglers
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, gather
 
 TORCH = arithmetic("torch")
 
@@ -40,22 +40,20 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
     assert (result.margins < REQUIRED_MARGIN).any()
     assert not (wrong & (result.margins >= REQUIRED_MARGIN)).any()
 
-    settled, evidence = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    settled, looks = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
     assert not ((settled.values != layer.truth) & (settled.margins >= REQUIRED_MARGIN)).any()
-    pending, rounds = stragglers(settled.values, settled.margins), 0
+    pending = [look for look in looks if look.decision.margins.min() < REQUIRED_MARGIN]
     assert pending
-    starts = {straggler.column: straggler for straggler in stragglers(result.values, result.margins)}
-    for straggler in pending:
-        column, margin = straggler.column, np.zeros(1)
-        seen, origin = evidence[column], starts[column]
-        while margin.min() < REQUIRED_MARGIN and rounds < 200:
+    for look in pending:
+        origin, seen, decision, rounds = look.straggler, look.evidence, look.decision, 0
+        while decision.margins.min() < REQUIRED_MARGIN and rounds < 100:
             fresh = hard_layer(4000, seed=1000 + rounds)
-            seen = seen.merge(origin.evidence(np.hstack([fresh.inputs, np.ones((4000, 1))]), fresh.outputs[:, column]))
+            design = np.hstack([fresh.inputs, np.ones((4000, 1))])
+            seen = seen.merge(gather([origin], design, fresh.outputs[:, [origin.column]])[0])
             decision = origin.decide(seen, layer.grid)
-            margin = decision.margins
             rounds += 1
-        assert margin.min() >= REQUIRED_MARGIN
-        np.testing.assert_array_equal(decision.values, layer.truth[origin.coordinates, column])
+        assert decision.margins.min() >= REQUIRED_MARGIN
+        np.testing.assert_array_equal(decision.values, layer.truth[origin.coordinates, origin.column])
 
 
 def test_a_second_look_with_the_decided_coordinates_held_only_raises_margins():
@@ -83,7 +81,7 @@ def test_a_weight_below_its_noise_is_out_of_reach():
     noise = generator.standard_normal(1000) * 1e-9
     for weight, reached in ((0.0, False), (0.25, True)):
         straggler = Straggler(0, np.array([1]), np.array([0.5, weight, 0.0]))
-        decision = straggler.decide(straggler.evidence(design, design @ straggler.start + noise), grid("float32"))
+        decision = straggler.decide(gather([straggler], design, (design @ straggler.start + noise)[:, None])[0], grid("float32"))
         assert decision.within_reach(16) is reached
 
 

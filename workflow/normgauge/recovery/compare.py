@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.opening import Checkpoint
 
 
 def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
-    """Rows of the identifiability map: recovered, flagged and missed values of every tensor, by bits."""
+    """Rows of the identifiability map (schema `recovery_map`), one per stored tensor of the solver's output folder.
+
+    A miss is a claimed value whose bits differ from the stored ones; `falsifier_matches` counts values of the solve on permuted
+    rows that equal the stored ones although nothing ties them.
+    """
     report = json.loads((folder / "report.json").read_text())
     recovered, claimed = load_file(folder / "recovered.safetensors"), load_file(folder / "claimed.safetensors")
     rows = []
     for entry in report["tensors"]:
-        name = entry["tensor"]
-        same = same_bits(recovered[name], checkpoint.tensors[name])
-        held = claimed[name]
+        name = entry.pop("tensor")
+        same, held = same_bits(recovered[name], checkpoint.tensors[name]), claimed[name]
+        margin = entry.pop("min_margin")
+        del entry["decided_margin"]
         rows.append(
             {
+                "tensor": name,
+                "dtype": str(recovered[name].dtype).removeprefix("torch."),
                 **entry,
                 "recovered": int((same & held).sum()),
                 "flagged": int((~held & recovered[name].isfinite()).sum()),
                 "misses": int((~same & held).sum()),
+                "min_margin": margin if math.isfinite(margin) else None,
             }
         )
+    return rows
+
+
+def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_falsifier`: per module, what the solve on permuted rows claims, and how many of its values are stored ones."""
+    report, guesses = json.loads((folder / "report.json").read_text()), load_file(folder / "falsified.safetensors")
+    maps = {item.module: item for item in anatomy.maps}
+    aliases = {tensor.name: tensor.alias_of for tensor in anatomy.tensors}
+    rows = []
+    for module, found in report["falsified"].items():
+        item, guess = maps[module], guesses[module]
+        weight = checkpoint.tensors[aliases[item.weight] or item.weight]
+        stored = (weight if item.input_axis == 0 else weight.T)[:, : guess.shape[1]]
+        informative = stored != 0  # the dropped pivot of a gauge line is filled with zeros
+        matches = int((same_bits(guess.to(stored.dtype), stored) & informative).sum())
+        rows.append({"module": module, "values": guess.numel(), "matches": matches, **found})
     return rows
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from normgauge.errors import InputError
-from normgauge.recovery import gauge_line, lattice, stragglers
+from normgauge.recovery import gauge_line, lattice
 from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.gauge_line import GaugeLine
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.least_squares import Factorisation, Solution, design_matrix, factorise, solve
+from normgauge.recovery.stragglers import Decision, Evidence, Straggler, close_calls, gather
 
 LINEAR = 1e-9
 """Residual over the outputs' size above which outputs are not a linear function of the inputs; float64 leaves 1e-15."""
@@ -223,17 +224,27 @@ def _lost_reason(lost: np.ndarray, solution: Solution, found: lattice.Search) ->
     return f"{int(lost.sum())} columns meet the grid nowhere that {found.draws} draws reached"
 
 
-def settle(
-    recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid
-) -> tuple[Recovered, dict[int, stragglers.Evidence]]:
-    """Second look at the undecided coordinates with the same observations, the decided ones held; and its evidence by column."""
-    values, margins, evidence = recovered.values.copy(), recovered.margins.copy(), {}
-    pending = stragglers.stragglers(values, margins)
-    if pending:
-        design = design_matrix(inputs, intercept)
-        for straggler in pending:
-            seen = evidence[straggler.column] = straggler.evidence(design, outputs[:, straggler.column])
-            decision = straggler.decide(seen, grid)
-            values[straggler.coordinates, straggler.column] = decision.values
-            margins[straggler.coordinates, straggler.column] = decision.margins
-    return replace(recovered, values=values, margins=margins), evidence
+@dataclass(frozen=True)
+class SecondLook:
+    """A straggler with the evidence of the observations so far and what it decides."""
+
+    straggler: Straggler
+    evidence: Evidence
+    decision: Decision
+    first_margin: float
+
+
+def settle(recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid) -> tuple[Recovered, list[SecondLook]]:
+    """Second look at the close calls with the same observations, the decided coordinates held."""
+    calls = close_calls(recovered.values, recovered.margins)
+    if not calls:
+        return recovered, []
+    values, margins, looks = recovered.values.copy(), recovered.margins.copy(), []
+    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]])
+    for call, seen in zip(calls, evidence, strict=True):
+        decision = call.decide(seen, grid)
+        first = float(recovered.margins[call.coordinates, call.column].min())
+        looks.append(SecondLook(call, seen, decision, first))
+        values[call.coordinates, call.column] = decision.values
+        margins[call.coordinates, call.column] = decision.margins
+    return replace(recovered, values=values, margins=margins), looks

@@ -75,9 +75,10 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
         hooks.description(checkpoint).write(temporary)
 
 
-def observe_columns(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, seed: int, columns: Mapping[str, list[int]]) -> None:
+def observe_columns(
+    model: nn.Module, config: Any, folder: str | os.PathLike[str], rows: int, seed: int, columns: Mapping[str, list[int]]
+) -> None:
     """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.outputs`."""
-    model = build_model(checkpoint, "float64")
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
         recorder = stack.enter_context(Recorder(temporary, rows))
@@ -88,7 +89,7 @@ def observe_columns(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows
                 recorder.add(f"{name}.outputs", output[..., wanted])
 
             stack.callback(model.get_submodule(name).register_forward_hook(record).remove)
-        for inputs in probes(checkpoint.config, rows, seed, cover=False):
+        for inputs in probes(config, rows, seed, cover=False):
             model(**inputs)
 
 

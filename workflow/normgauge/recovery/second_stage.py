@@ -23,7 +23,7 @@ from normgauge.provenance import atomic_path
 from normgauge.recovery import grids
 from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
 
 MOST_CHUNKS = 64
 
@@ -50,15 +50,16 @@ def merge(observations: Path, output: Path, fresh: Path) -> None:
         grid = grids.grid(description.tensor(item.weight).dtype)
         design = design_matrix(Array(f"{module}.inputs", item.inputs.width).read(fresh), item.bias is not None)
         outputs = Array(f"{module}.outputs", len(columns)).read(fresh)
-        for number, entry in enumerate(report["stragglers"]):
-            if entry["open"] and entry["module"] == module:
-                straggler = Straggler(entry["column"], np.array(entry["coordinates"]), evidence[f"{number}.start"])
-                old = Evidence(evidence[f"{number}.triangle"], entry["rows"])
-                seen = old.merge(straggler.evidence(design, outputs[:, columns.index(entry["column"])]))
-                decision = straggler.decide(seen, grid)
-                evidence[f"{number}.triangle"] = seen.triangle
-                entry.update(record(decision, seen, entry["chunks"] + 1))
-                _settle(description, item, straggler, decision, tensors, claimed)
+        waiting = [number for number, entry in enumerate(report["stragglers"]) if entry["open"] and entry["module"] == module]
+        given = [_straggler(report["stragglers"][number], evidence[f"{number}.start"]) for number in waiting]
+        order = [columns.index(straggler.column) for straggler in given]
+        for number, straggler, new in zip(waiting, given, gather(given, design, outputs[:, order]), strict=True):
+            entry = report["stragglers"][number]
+            seen = Evidence(evidence[f"{number}.triangle"], entry["rows"]).merge(new)
+            decision = straggler.decide(seen, grid)
+            evidence[f"{number}.triangle"] = seen.triangle
+            entry.update(record(decision, seen, entry["chunks"] + 1))
+            _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)
     with atomic_path(output) as temporary:
         shutil.copytree(output, temporary)
@@ -66,6 +67,10 @@ def merge(observations: Path, output: Path, fresh: Path) -> None:
         save_file(claimed, temporary / "claimed.safetensors")
         np.savez(temporary / "evidence.npz", **evidence)
         (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _straggler(entry: dict[str, Any], start: np.ndarray) -> Straggler:
+    return Straggler(entry["column"], np.array(entry["coordinates"]), start)
 
 
 def record(decision: Decision, evidence: Evidence, chunks: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from normgauge.recovery.arithmetic import Arithmetic, arithmetic
 from normgauge.recovery.description import Description, ObservedMap, ObservedNorm
 from normgauge.recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
 from normgauge.recovery.second_stage import record
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, stragglers
+from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
 FALSIFIED_COLUMNS = 32
 CERTIFIED_SHARE = 0.01
@@ -136,12 +136,11 @@ def _solve_group(
             columns = slice(first, min(first + COLUMNS_AT_ONCE, item.outputs.width))
             outputs = item.outputs.read(folder, columns)
             part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
-            pending = stragglers(part.values, part.margins)
-            part, evidence = maps.settle(part, inputs, outputs, item.bias is not None, grid)
+            part, looks = maps.settle(part, inputs, outputs, item.bias is not None, grid)
             _certify(item, design, part, first, grid, results)
             if first == 0 and not design.factors.null_rank:
                 _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)
-            _keep_stragglers(item, pending, evidence, first, grid, results)
+            _keep_stragglers(item, looks, first, results)
             parts.append(part)
         _store(description, item, behind, parts, time.perf_counter() - start + shared, results)
 
@@ -208,17 +207,17 @@ def _falsify(item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids
     results.falsifications[item.module] = {"claimed": found.claimed, "residual_ratio": found.residual_ratio}
 
 
-def _keep_stragglers(
-    item: ObservedMap, pending: list[Straggler], evidence: dict[int, Evidence], first: int, grid: grids.Grid, results: Results
-) -> None:
-    """Stragglers of the first look, with what the second look at the same observations decided."""
-    for straggler in pending:
-        seen = evidence[straggler.column]
+def _keep_stragglers(item: ObservedMap, looks: list[maps.SecondLook], first: int, results: Results) -> None:
+    """What the second stage needs, and the report says, of columns whose first margin was too small or whose second still is."""
+    for look in looks:
+        if min(look.first_margin, float(look.decision.margins.min())) >= REQUIRED_MARGIN:
+            continue
         key = str(len(results.pending))
-        entry = {"module": item.module, "column": straggler.column + first, "coordinates": straggler.coordinates.tolist()}
-        results.pending.append({**entry, **record(straggler.decide(seen, grid), seen, chunks=0)})
-        results.evidence[f"{key}.triangle"] = seen.triangle
-        results.evidence[f"{key}.start"] = straggler.start
+        coordinates = look.straggler.coordinates.tolist()
+        entry = {"module": item.module, "column": look.straggler.column + first, "coordinates": coordinates, "first_margin": look.first_margin}
+        results.pending.append({**entry, **record(look.decision, look.evidence, chunks=0)})
+        results.evidence[f"{key}.triangle"] = look.evidence.triangle
+        results.evidence[f"{key}.start"] = look.straggler.start
 
 
 def _store(description: Description, item: ObservedMap, behind: str | None, parts: list[Recovered], seconds: float, results: Results) -> None:

@@ -3,18 +3,25 @@
 The other coordinates of the column are decided, so the residual of the rounded column depends on the undecided ones alone:
 y - A W = A_U (w_U - W_U) + noise. Regressing it on A_U (a handful of columns) is far less noisy than the joint fit, and
 observations add: triangular factors of [A_U, residual] from old and fresh rows are stacked and factored again.
+
+The residual is formed by sliced products: a float64 product rounds with a bias of some hundredths of its noise, the same for every row,
+which many observations would lift above the noise of their mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from normgauge.recovery import sliced_product
 from normgauge.recovery.grids import Grid
 
 REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
+SECOND_LOOK_MARGIN = 16.0
+"""Below this the joint fit's margin is not trusted: its float64 residual may be biased by a few noises of its mean."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,6 @@ class Straggler:
     coordinates: np.ndarray
     start: np.ndarray
 
-    def evidence(self, design: np.ndarray, targets: np.ndarray) -> Evidence:
-        """From (N, n) design [X, 1] and (N,) outputs of this column."""
-        return Evidence.of(design[:, self.coordinates], targets - design @ self.start)
-
     def decide(self, evidence: Evidence, grid: Grid) -> Decision:
         """The undecided coordinates in the light of the evidence."""
         correction, noise = evidence.estimate()
@@ -78,10 +81,14 @@ class Decision:
         return bool(self.resolution * np.sqrt(growth) >= 2 * REQUIRED_MARGIN)
 
 
-def stragglers(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
-    """The columns of (n, k) rounded values with a margin below REQUIRED_MARGIN (undetermined values, NaN, are none)."""
-    undecided = (margins < REQUIRED_MARGIN) & np.isfinite(values)
-    return [
-        Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
-    ]
+def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
+    """The columns of (n, k) rounded values with a margin below SECOND_LOOK_MARGIN (undetermined values, NaN, are none)."""
+    undecided = (margins < SECOND_LOOK_MARGIN) & np.isfinite(values)
+    return [Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))]
 
+
+def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray) -> list[Evidence]:
+    """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler."""
+    starts = np.column_stack([straggler.start for straggler in given])
+    residuals = sliced_product.residual(targets, design, starts)
+    return [Evidence.of(design[:, straggler.coordinates], residuals[:, place]) for place, straggler in enumerate(given)]
