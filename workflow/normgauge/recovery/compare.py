@@ -58,6 +58,25 @@ def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> li
     return rows
 
 
+def null_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_null`: the histogram of residuals at wrong places."""
+    counts = json.loads((folder / "report.json").read_text())["null_counts"]
+    width = 0.5 / len(counts)
+    return [{"low": place * width, "high": (place + 1) * width, "count": count} for place, count in enumerate(counts)]
+
+
+def certificate_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_certificates`."""
+    return json.loads((folder / "report.json").read_text())["certificates"]
+
+
+def straggler_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_stragglers`."""
+    return [
+        {key: value for key, value in entry.items() if key != "margins"} for entry in json.loads((folder / "report.json").read_text())["stragglers"]
+    ]
+
+
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Elementwise equality of the stored bits, signed zeros and NaN included."""
     integers = {2: torch.int16, 4: torch.int32}[first.element_size()]

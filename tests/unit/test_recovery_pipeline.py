@@ -1,0 +1,211 @@
+"""From a checkpoint to the identifiability map: everything recovered that can be, the solver blind to weights, the file reassembled."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import planted_checkpoints
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from threadpoolctl import threadpool_limits
+
+from normgauge import tables
+from normgauge.anatomy import describe
+from normgauge.checkpoints import build_model, open_checkpoint
+from normgauge.errors import InputError
+from normgauge.provenance import import_closure, sha256_file
+from normgauge.recovery import solve
+from normgauge.recovery.arithmetic import arithmetic
+from normgauge.recovery.assemble import assemble
+from normgauge.recovery.check_gauge import check_gauge
+from normgauge.recovery.compare import certificate_rows, compare, falsifier_rows, null_rows, straggler_rows
+from normgauge.recovery.description import Description
+from normgauge.recovery.observe import observe
+from normgauge.recovery.recover import close_stragglers
+
+ROWS = 600
+LIBRARY = Path(solve.__file__).parents[2]
+
+
+def recover(folder, config, dtype=torch.float32):
+    checkpoint_folder = planted_checkpoints.write(folder / "checkpoint", config, dtype=dtype)
+    checkpoint = open_checkpoint(checkpoint_folder)
+    observe(checkpoint, folder / "observations", ROWS, seed=32)
+    solve.write(folder / "recovered", *solve.solve_folder(folder / "observations", arithmetic("torch")))
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt2")
+    return recover(folder, planted_checkpoints.gpt2_config()), folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    return recover(folder, planted_checkpoints.bert_config()), folder
+
+
+def test_every_parameter_of_a_tied_gpt2_and_its_file(gpt2, tmp_path):
+    checkpoint, folder = gpt2
+    rows = compare(checkpoint, folder / "recovered")
+    assert sum(row["recovered"] for row in rows) == sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    assert {row["misses"] for row in rows} == {0}
+    assert min(row["min_margin"] for row in rows) > 4
+    original = folder / "checkpoint" / "model.safetensors"
+    assemble(load_file(folder / "recovered" / "recovered.safetensors"), original, tmp_path / "again.safetensors")
+    assert sha256_file(tmp_path / "again.safetensors") == sha256_file(original)
+
+
+def test_the_other_arithmetic_route_gives_the_same_bits(gpt2, tmp_path):
+    _, folder = gpt2
+    with threadpool_limits(1):
+        solve.write(tmp_path / "scipy", *solve.solve_folder(folder / "observations", arithmetic("scipy")))
+    first, second = (load_file(place / "recovered.safetensors") for place in (folder / "recovered", tmp_path / "scipy"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_without_a_second_tied_table_positions_and_types_keep_their_gauge(bert):
+    checkpoint, folder = bert
+    rows = {row["tensor"]: row for row in compare(checkpoint, folder / "recovered")}
+    open_ = {"bert.embeddings.position_embeddings.weight", "bert.embeddings.token_type_embeddings.weight"}
+    for name, row in rows.items():
+        assert row["misses"] == 0
+        if name in open_:
+            assert (row["determined"], row["gauge_dimension"]) == (0, 32)
+            assert "constant" in row["reason"]
+        else:
+            assert row["recovered"] == row["values"]
+
+
+def test_half_precision_storage(tmp_path):
+    checkpoint = recover(tmp_path, planted_checkpoints.gpt2_config(n_layer=1), torch.float16)
+    rows = compare(checkpoint, tmp_path / "recovered")
+    assert {row["dtype"] for row in rows} == {"float16"}
+    assert sum(row["recovered"] for row in rows) + sum(row["flagged"] for row in rows) == sum(row["values"] for row in rows)
+    assert {row["misses"] for row in rows} == {0}
+
+
+def test_rows_fit_their_schemas(gpt2, tmp_path):
+    checkpoint, folder = gpt2
+    output = folder / "recovered"
+    everything = {
+        "recovery_map": compare(checkpoint, output),
+        "recovery_certificates": certificate_rows(output),
+        "recovery_null": null_rows(output),
+        "recovery_stragglers": straggler_rows(output),
+        "recovery_falsifier": falsifier_rows(checkpoint, describe(checkpoint.config), output),
+    }
+    for kind, rows in everything.items():
+        tables.write(tmp_path / f"{kind}.parquet", kind, rows, {})
+    assert {row["survivors"] for row in everything["recovery_certificates"]} == {1}
+    assert everything["recovery_certificates"][0]["method"] == "sieve"
+    assert sum(row["matches"] + row["claimed"] for row in everything["recovery_falsifier"]) == 0
+    assert min(row["residual_ratio"] for row in everything["recovery_falsifier"]) > 1e11
+
+
+def test_the_comparison_counts_a_planted_wrong_bit(gpt2, tmp_path):
+    checkpoint, folder = gpt2
+    for path in (folder / "recovered").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(tmp_path / "recovered.safetensors")
+    name = "transformer.h.0.mlp.c_fc.weight"
+    tensors[name].view(torch.int32)[3, 5] ^= 1
+    save_file(tensors, tmp_path / "recovered.safetensors")
+    rows = {row["tensor"]: row for row in compare(checkpoint, tmp_path)}
+    assert (rows[name]["misses"], rows[name]["recovered"]) == (1, rows[name]["values"] - 1)
+
+
+AUDIT = """
+import sys
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+from normgauge.recovery import solve
+solve.main(sys.argv[1:])
+modules = [name for name in sys.modules if name.startswith("normgauge.checkpoints")]
+print("\\n".join(["MODULES", *modules, "FILES", *opened]))
+"""
+
+
+def test_the_solver_process_neither_opens_nor_receives_weights(gpt2, tmp_path):
+    _, folder = gpt2
+    command = [sys.executable, "-c", AUDIT, str(folder / "observations"), str(tmp_path / "recovered")]
+    environment = {"PYTHONPATH": str(LIBRARY), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    modules, files = printed.split("MODULES\n")[1].split("FILES\n")
+    assert modules == ""
+    assert any("observations" in name for name in files.splitlines())
+    assert not [name for name in files.splitlines() if str(folder / "checkpoint") in name or name.endswith((".bin", ".pt", ".gguf"))]
+    first, second = (load_file(place / "recovered" / "recovered.safetensors") for place in (folder, tmp_path))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("module", ["solve", "second_stage"])
+def test_the_solver_imports_no_reader_of_weights(module):
+    closure = import_closure(Path(solve.__file__).with_name(f"{module}.py"))
+    assert not [path for path in closure if path.parent.name == "checkpoints" or path.stem in ("observe", "recover", "compare", "assemble")]
+    assert [path for path in import_closure(Path(solve.__file__).with_name("observe.py")) if path.parent.name == "checkpoints"]
+
+
+def test_observations_hold_no_parameter(gpt2):
+    checkpoint, folder = gpt2
+    written = json.loads((folder / "observations" / "description.json").read_text())
+    assert all(set(item) == {"name", "shape", "dtype", "alias_of"} for item in written["tensors"])
+    stored = {tensor.numpy().astype(np.float64).tobytes()[:64] for tensor in checkpoint.tensors.values()}
+    for path in (folder / "observations").glob("*.f64"):
+        assert path.read_bytes()[:64] not in stored
+
+
+def test_stragglers_close_with_fresh_observations(tmp_path):
+    folder = planted_checkpoints.write(tmp_path / "checkpoint", planted_checkpoints.gpt2_config(n_layer=1))
+    tensors = load_file(folder / "model.safetensors")
+    gains, weights = tensors["transformer.h.0.ln_2.weight"], tensors["transformer.h.0.mlp.c_fc.weight"]
+    gains[7] = -2.6e-4
+    weights[7] *= torch.logspace(-5, -7, 128)  # around and below the noise of a joint fit
+    weights[3, 50] = 1e-22  # below the noise of any number of observations
+    save_file(tensors, folder / "model.safetensors")
+    checkpoint = open_checkpoint(folder)
+    observe(checkpoint, tmp_path / "observations", ROWS, seed=32)
+    output = tmp_path / "recovered"
+    solve.write(output, *solve.solve_folder(tmp_path / "observations", arithmetic("torch")))
+    before = compare(checkpoint, output)
+    assert sum(row["flagged"] for row in before) > 0
+    assert sum(row["misses"] for row in before) == 0
+    assert close_stragglers(checkpoint, tmp_path / "observations", output, rows=4096, seed=100) > 0
+    after, looks = compare(checkpoint, output), straggler_rows(output)
+    assert sum(row["misses"] for row in after) == 0
+    assert sum(row["flagged"] for row in after) == sum(not look["within_reach"] for look in looks) > 0
+    assert not any(look["open"] for look in looks)
+
+
+def test_missing_and_torn_arrays_are_refused(gpt2, tmp_path):
+    _, folder = gpt2
+    description = Description.read(folder / "observations")
+    array = description.maps[0].outputs
+    with pytest.raises(InputError, match="found 0 bytes"):
+        array.read(tmp_path)
+    (tmp_path / f"{array.name}.f64").write_bytes((folder / "observations" / f"{array.name}.f64").read_bytes()[:-5])
+    with pytest.raises(InputError, match="whole rows"):
+        array.read(tmp_path)
+
+
+def test_a_model_with_undetermined_tensors_cannot_be_assembled(bert, tmp_path):
+    _, folder = bert
+    with pytest.raises(InputError, match="undetermined"):
+        assemble(load_file(folder / "recovered" / "recovered.safetensors"), folder / "checkpoint" / "model.safetensors", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_check_gauge_holds_and_sees_a_wrong_gain(gpt2):
+    checkpoint, _ = gpt2
+    anatomy, model = describe(checkpoint.config), build_model(checkpoint, "float64")
+    assert max(row["violation"] for row in check_gauge(anatomy, model, checkpoint.tensors)) < 1e-15
+    name = "transformer.h.0.ln_1"
+    wrong = {**checkpoint.tensors, f"{name}.weight": checkpoint.tensors[f"{name}.weight"] * torch.linspace(1, 1.1, 32)}
+    rows = {row["norm"]: row["violation"] for row in check_gauge(anatomy, model, wrong)}
+    assert rows.pop(name) > 1e-4
+    assert max(rows.values()) < 1e-15
