@@ -27,7 +27,7 @@ def test_planted_weights_come_back_and_the_noise_covers_the_error(route, extende
     factors = factorise(design_matrix(inputs, intercept=True), arithmetic(route))
     solution = solve(factors, outputs, arithmetic(route), extended=extended)
     truth = np.vstack([weights, bias])
-    error = np.abs(solution.values - truth) / (factors.row_norms[:, None] * solution.deviation)
+    error = np.abs(solution.values - truth) / solution.noise
     assert factors.null_rank == 0
     assert np.sqrt((error**2).mean()) < 2.0
     assert np.sqrt((error**2).mean()) > 0.1
@@ -51,8 +51,26 @@ def test_rank_is_decided():
 
 
 def test_more_observations_lower_the_noise_as_the_square_root():
-    few, many = (factorise(design_matrix(planted(10, rows=rows)[0], True), arithmetic("torch")).row_norms for rows in (500, 8000))
+    few, many = (fitted_noise(rows) for rows in (500, 8000))
     assert np.median(few / many) == pytest.approx(4.0, rel=0.1)
+
+
+def fitted_noise(rows):
+    inputs, _, _, outputs = planted(10, rows=rows)
+    outputs = outputs + 1e-10 * np.random.default_rng(9).standard_normal(outputs.shape)
+    return solve(factorise(design_matrix(inputs, True), arithmetic("torch")), outputs, arithmetic("torch")).noise
+
+
+def test_the_noise_is_honest_where_a_few_large_rows_decide_a_coordinate():
+    generator = np.random.default_rng(8)
+    inputs = generator.standard_normal((3000, 6)) * np.exp(1.5 * generator.standard_normal((3000, 1)))
+    inputs[:, 0] *= (np.arange(3000) % 50 == 0) * 3.0
+    weights = generator.standard_normal((6, 400))
+    design = design_matrix(inputs, intercept=True)
+    rounding = 1e-12 * np.abs(inputs).sum(axis=1, keepdims=True) * generator.standard_normal((3000, 400))
+    solution = solve(factorise(design, arithmetic("torch")), inputs @ weights + rounding, arithmetic("torch"))
+    error = (solution.values - np.vstack([weights, np.zeros(400)])) / solution.noise
+    np.testing.assert_allclose(np.sqrt((error**2).mean(axis=1)), 1.0, atol=0.2)
 
 
 def test_the_sliced_residual_is_exact_to_twice_the_precision():

@@ -1,6 +1,6 @@
 """The two lines of algebra against a checkpoint, in seconds: sum_j (y_j - beta_j) / g_j = 0 on any input of any LayerNorm.
 
-    python -m normgauge.recovery.check_gauge CHECKPOINT_FOLDER
+python -m normgauge.recovery.check_gauge CHECKPOINT_FOLDER
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def certificate_rows(folder: Path) -> list[dict[str, Any]]:
 def straggler_rows(folder: Path) -> list[dict[str, Any]]:
     """Rows of schema `recovery_stragglers`."""
     return [
-        {key: value for key, value in entry.items() if key != "margins"} for entry in json.loads((folder / "report.json").read_text())["stragglers"]
+        {key: value for key, value in entry.items() if key != "margins"}
+        for entry in json.loads((folder / "report.json").read_text())["stragglers"]
     ]
 
 

@@ -35,7 +35,9 @@ def row_means(observed: np.ndarray, indices: np.ndarray, rows: int) -> tuple[np.
     return np.where(count[:, None] > 0, sums / np.maximum(count, 1)[:, None], np.nan), count
 
 
-def remaining_table(total: np.ndarray, known: Mapping[str, np.ndarray], indices: Mapping[str, np.ndarray], name: str, rows: int, grid: Grid) -> TableRows:
+def remaining_table(
+    total: np.ndarray, known: Mapping[str, np.ndarray], indices: Mapping[str, np.ndarray], name: str, rows: int, grid: Grid
+) -> TableRows:
     """The one table left when every other is known: its rows are the sums less the known rows.
 
     total: (N, d) embedding sums; known: tables by name; indices: (N,) ints by name. Rows with a NaN among the known are not used.

@@ -34,5 +34,5 @@ def permuted(design: Design, targets: np.ndarray, intercept: bool, grid: Grid, a
     shuffled = np.ascontiguousarray(targets[order])
     result = recover(design, [shuffled], [intercept], grid, arithmetic)[0]
     true, false = solve(design.factors, targets, arithmetic), solve(design.factors, shuffled, arithmetic)
-    ratio = float(np.median(false.deviation / np.maximum(true.deviation, np.finfo(float).tiny)))
+    ratio = float(np.median(false.relative_residual / np.maximum(true.relative_residual, np.finfo(float).tiny)))
     return Falsified(int(np.isfinite(result.values).sum()), grid.round(false.values), ratio)

@@ -111,18 +111,23 @@ class Search:
     separable: bool
 
 
-def search(line: GaugeLine, values: np.ndarray, row_norms: np.ndarray, deviation: np.ndarray, grid: Grid, seed: int) -> Search:
-    """Find alpha for every column of (n, k) values on the line; noise is row_norms (n,) times deviation (k,), zero at the pivot."""
+def search(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, seed: int) -> Search:
+    """Find alpha for every column of (n, k) values on the line with (n, k) noise, zero at the pivot."""
+    count = values.shape[1]
+    alpha, alpha_noise = np.full(count, np.nan), np.full(count, np.nan)
+    if not count:
+        return Search(alpha, alpha_noise, 0, False)
     centre, half_width = line.window(values)
-    alpha, alpha_noise = np.full(len(centre), np.nan), np.full(len(centre), np.nan)
     scale = _power_of_two(half_width / _half_width(line))
-    usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (row_norms > 0))
-    usable = usable[np.argsort(row_norms[usable])]
+    by_coordinate, by_column = noise.mean(axis=1), noise.mean(axis=0) / noise.mean()
+    usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (by_coordinate > 0))
+    usable = usable[np.argsort(by_coordinate[usable])]
     probes = usable[:PROBES]
     generator = np.random.default_rng(seed)
-    pending, draws = np.arange(len(alpha)), 0
+    pending, draws = np.arange(count), 0
     while len(pending) and draws < MOST_DRAWS:
-        lattice = _draw(line, row_norms, float(np.quantile((deviation / scale)[pending], 0.9)), usable, grid, generator)
+        typical = by_coordinate[usable] * np.quantile((by_column / scale)[pending], 0.9)
+        lattice = _draw(line, usable, typical, grid, generator)
         if lattice is None:
             break
         draws += 1
@@ -131,15 +136,11 @@ def search(line: GaugeLine, values: np.ndarray, row_norms: np.ndarray, deviation
             chosen = pending[start : start + COLUMNS_AT_ONCE]
             least = (values[np.ix_(drawn, chosen)] + np.outer(line.direction[drawn], centre[chosen])) / scale[chosen]
             found = centre[chosen] + lattice.nearest(least) * scale[chosen]
-            found_noise = (row_norms[drawn] / np.abs(line.direction[drawn])).min() * deviation[chosen]
-            direction, probed, noise = (
-                line.direction[probes],
-                values[np.ix_(probes, chosen)],
-                np.outer(row_norms[probes], deviation[chosen]),
-            )
-            placed = gauge_line.place(probed, noise, direction, found, found_noise, grid)
+            found_noise = (noise[np.ix_(drawn, chosen)] / np.abs(line.direction[drawn, None])).min(axis=0)
+            direction, probed, probed_noise = line.direction[probes], values[np.ix_(probes, chosen)], noise[np.ix_(probes, chosen)]
+            placed = gauge_line.place(probed, probed_noise, direction, found, found_noise, grid)
             kept = chosen[placed.accepted]
-            refined, refined_noise = gauge_line.refine(placed, probed, noise, direction, grid)
+            refined, refined_noise = gauge_line.refine(placed, probed, probed_noise, direction, grid)
             alpha[kept], alpha_noise[kept] = refined[placed.accepted], refined_noise[placed.accepted]
         pending = pending[np.isnan(alpha[pending])]
     return Search(alpha, alpha_noise, draws, draws > 0)
@@ -154,13 +155,14 @@ def _power_of_two(values: np.ndarray) -> np.ndarray:
     return 2.0 ** np.rint(np.log2(np.where(values > 0, values, 1.0)))
 
 
-def _draw(
-    line: GaugeLine, row_norms: np.ndarray, deviation: float, usable: np.ndarray, grid: Grid, generator: np.random.Generator
-) -> Lattice | None:
-    """A separated lattice on random coordinates of the better determined half of `usable`, or None when no spacing gives one."""
+def _draw(line: GaugeLine, usable: np.ndarray, noise: np.ndarray, grid: Grid, generator: np.random.Generator) -> Lattice | None:
+    """A separated lattice on random coordinates of the better determined half of `usable`, or None when no spacing gives one.
+
+    noise: of the usable coordinates, ascending, for columns of unit size.
+    """
     half_width = _half_width(line)
-    coordinates = usable[: max(MOST_COORDINATES, len(usable) // 2)]
-    noise = np.maximum(row_norms[coordinates] * deviation, 2.0**-53)
+    best = max(MOST_COORDINATES, len(usable) // 2)
+    coordinates, noise = usable[:best], np.maximum(noise[:best], 2.0**-53)
     for slack, count in _plans(line.direction[coordinates], noise, half_width, grid):
         spacing = 2.0 ** -(slack + grid.mantissa)
         lattice = _separated(line.direction[coordinates], coordinates, noise, half_width, spacing, count, generator)

@@ -2,6 +2,11 @@
 
 min |A w - y| by Householder QR, A = QR, once per design, then one step of iterative refinement on the residual (Golub and Van
 Loan, Matrix Computations, 5.3). The normal equations would square the condition number and lose the last bits.
+
+The outputs' rounding errors grow with the inputs: rows are scaled by powers of two (exactly) to about unit length, which evens the
+errors out, and the noise of a coordinate is estimated from the residuals that it rests on, var w_j = sum_i P_ji^2 r_i^2 / (1 - l_i)
+with P = R^-1 Q^T and the leverages l (the heteroscedasticity-consistent estimator of White 1980, in the form of Horn, Horn and Duncan 1975).
+A single deviation for all rows underrates the coordinates that few large rows decide, by up to a factor of two on real encoders.
 """
 
 from __future__ import annotations
@@ -21,30 +26,28 @@ DEPENDENT = 1e-12
 class Factorisation:
     """A factored design.
 
-    design: (N, n), orthogonal: (N, n), triangle: (n, n) upper; row_norms: (n,) norms of the rows of triangle^-1, that is
-    sqrt(diag((A^T A)^-1)): the noise of coordinate j is row_norms[j] times the deviation of the targets.
-    null_rank: number of directions that the design does not see; row_norms is infinite when it is not 0.
+    design: (N, n) with its rows scaled by `row_scale` (N, 1); orthogonal: (N, n), triangle: (n, n) upper. influence: (n, N), by how
+    much the squared residual of each observation counts in each coordinate's variance; empty where null_rank > 0.
+    null_rank: number of directions that the design does not see.
     """
 
     design: np.ndarray
+    row_scale: np.ndarray
     orthogonal: np.ndarray
     triangle: np.ndarray
-    row_norms: np.ndarray
+    influence: np.ndarray
     null_rank: int
 
 
 @dataclass(frozen=True)
 class Solution:
-    """values: (n, k). deviation: (k,) standard deviation of the residual per observation. scale: (k,) root mean square of the targets."""
+    """values, noise: (n, k), the noise being one standard deviation. relative_residual: (k,) deviation of the residual over the size of
+    the targets, about float64's rounding when these are a linear function of the design.
+    """
 
     values: np.ndarray
-    deviation: np.ndarray
-    scale: np.ndarray
-
-    @property
-    def relative_residual(self) -> np.ndarray:
-        """(k,) deviation over scale: about float64's rounding when the targets are a linear function of the design."""
-        return self.deviation / np.where(self.scale > 0, self.scale, 1.0)
+    noise: np.ndarray
+    relative_residual: np.ndarray
 
 
 def design_matrix(inputs: np.ndarray, intercept: bool, without: int | None = None) -> np.ndarray:
@@ -53,27 +56,35 @@ def design_matrix(inputs: np.ndarray, intercept: bool, without: int | None = Non
     return np.hstack([kept, np.ones((len(kept), 1))]) if intercept else np.ascontiguousarray(kept)
 
 
+def row_scales(design: np.ndarray) -> np.ndarray:
+    """(N, 1) powers of two that bring the rows of an (N, n) design to lengths near 1."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", design, design))[:, None]
+    return 2.0 ** -np.rint(np.log2(np.where(lengths > 0, lengths, 1.0)))
+
+
 def factorise(design: np.ndarray, arithmetic: Arithmetic) -> Factorisation:
     """QR of an (N, n) design with N > n, and its rank."""
+    scale = row_scales(design)
+    design = design * scale
     orthogonal, triangle = arithmetic.qr(design)
     lengths = np.sqrt(np.einsum("ij,ij->j", triangle, triangle))
-    count = design.shape[1]
     seen = np.abs(np.diag(triangle)) > DEPENDENT * 1e-3 * lengths
-    row_norms = np.full(count, np.inf)
     if seen.all():
-        inverse = arithmetic.solve_triangle(triangle, np.eye(count))
-        row_norms = np.sqrt(np.einsum("ij,ij->i", inverse, inverse))
-        if (row_norms * lengths < 1 / DEPENDENT).all():
-            return Factorisation(design, orthogonal, triangle, row_norms, 0)
+        influence = arithmetic.solve_triangle(triangle, np.ascontiguousarray(orthogonal.T))
+        np.square(influence, out=influence)
+        if (np.sqrt(influence.sum(axis=1)) * lengths < 1 / DEPENDENT).all():
+            leverage = np.einsum("ij,ij->i", orthogonal, orthogonal)
+            influence /= np.maximum(1 - leverage, 1 / len(design))
+            return Factorisation(design, scale, orthogonal, triangle, influence, 0)
     scaled = triangle / np.where(lengths > 0, lengths, 1.0)
     singular = np.linalg.svd(scaled, compute_uv=False)
     null_rank = max(1, int((singular <= DEPENDENT * singular[0]).sum()))
-    return Factorisation(design, orthogonal, triangle, np.full(count, np.inf), null_rank)
+    return Factorisation(design, scale, orthogonal, triangle, np.empty((0, 0)), null_rank)
 
 
 def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, extended: bool = False) -> Solution:
     """Least-squares values of (N, k) targets on a full-rank design; `extended` forms the residual by sliced products."""
-    rows, count = factors.design.shape
+    targets = targets * factors.row_scale
     adjoint = factors.orthogonal.T
     values = arithmetic.solve_triangle(factors.triangle, arithmetic.product(adjoint, targets))
     if extended:
@@ -83,7 +94,8 @@ def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, e
         np.subtract(targets, residual, out=residual)
     projected = arithmetic.product(adjoint, residual)
     values += arithmetic.solve_triangle(factors.triangle, projected)
-    left_over = np.einsum("ij,ij->j", residual, residual) - np.einsum("ij,ij->j", projected, projected)
-    deviation = np.sqrt(np.maximum(left_over, 0.0) / (rows - count))
-    scale = np.sqrt(np.einsum("ij,ij->j", targets, targets) / rows)
-    return Solution(values, deviation, scale)
+    size = np.einsum("ij,ij->j", targets, targets)
+    np.square(residual, out=residual)
+    left_over = np.maximum(residual.sum(axis=0) - np.einsum("ij,ij->j", projected, projected), 0.0)
+    noise = np.sqrt(arithmetic.product(factors.influence, residual))
+    return Solution(values, noise, np.sqrt(left_over / np.where(size > 0, size, 1.0)))

@@ -87,10 +87,10 @@ def gauge_design(inputs: np.ndarray, gains: np.ndarray, biases: np.ndarray | Non
         return Design(factors, line, factors.null_rank + 1, None)
     dropped = np.ascontiguousarray(inputs[:, line.pivot : line.pivot + 1])
     fit = solve(factors, dropped, arithmetic)
-    spread = float(dropped.std())
-    if fit.deviation[0] > LINEAR * spread:
+    residual = float(fit.relative_residual[0] * np.sqrt(np.mean(dropped**2)) / dropped.std())
+    if residual > LINEAR:
         raise InputError(
-            f"[X, 1] has full rank (the pivot feature {line.pivot} is not a combination of the others: residual {fit.deviation[0] / spread:.1e}); "
+            f"[X, 1] has full rank (the pivot feature {line.pivot} is not a combination of the others: residual {residual:.1e}); "
             "the inputs are not the output of a LayerNorm"
         )
     measured = np.insert(-fit.values[:, 0], line.pivot, 1.0)
@@ -120,7 +120,7 @@ def recover(
         return [_not_seen(design, outputs.shape[1], intercept) for outputs, intercept in zip(targets, intercepts, strict=True)]
     solutions = [solve(design.factors, outputs, arithmetic) for outputs in targets]
     if design.line is None:
-        return [_by_rounding(design, solution, grid) for solution in solutions]
+        return [_by_rounding(solution, grid) for solution in solutions]
     return _on_the_line(design, design.line, solutions, intercepts, grid, seed)
 
 
@@ -131,13 +131,12 @@ def _not_seen(design: Design, columns: int, intercept: bool) -> Recovered:
     return Recovered(empty, np.zeros_like(empty), "rank deficient", design.null_rank, 0.0, design.null_rank, reason=reason)
 
 
-def _by_rounding(design: Design, solution: Solution, grid: Grid) -> Recovered:
-    noise = np.outer(design.factors.row_norms, solution.deviation)
-    still = np.zeros(len(solution.deviation))
+def _by_rounding(solution: Solution, grid: Grid) -> Recovered:
+    noise = np.maximum(solution.noise, np.finfo(float).tiny)
+    still = np.zeros(noise.shape[1])
     placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
-    reasons = _off_grid(solution, placed.on_grid, grid)
     lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
-    margins = np.where(lost, 0.0, grid.boundary_distance(solution.values, placed.values) / np.maximum(noise, np.finfo(float).tiny))
+    margins = np.where(lost, 0.0, grid.boundary_distance(solution.values, placed.values) / noise)
     return Recovered(
         np.where(lost, np.nan, placed.values),
         margins,
@@ -145,7 +144,7 @@ def _by_rounding(design: Design, solution: Solution, grid: Grid) -> Recovered:
         0,
         float(solution.relative_residual.max()),
         0,
-        reason=reasons,
+        reason=_off_grid(solution, placed.on_grid, grid),
         score=float(placed.score.max()),
     )
 
@@ -159,16 +158,15 @@ def _off_grid(solution: Solution, on_grid: np.ndarray, grid: Grid) -> str | None
 def _on_the_line(
     design: Design, line: GaugeLine, solutions: list[Solution], intercepts: Sequence[bool], grid: Grid, seed: int
 ) -> list[Recovered]:
-    row_norms = np.insert(design.factors.row_norms, line.pivot, 0.0)
     joined = line.complete(np.hstack([solution.values for solution in solutions]))
-    deviation = np.concatenate([solution.deviation for solution in solutions])
+    noise = line.complete(np.hstack([solution.noise for solution in solutions]))
     linear = np.concatenate([solution.relative_residual for solution in solutions]) <= LINEAR
-    found = lattice.search(line, joined[:, linear], row_norms, deviation[linear], grid, seed)
+    found = lattice.search(line, joined[:, linear], noise[:, linear], grid, seed)
     alpha, alpha_noise = np.full(len(linear), np.nan), np.full(len(linear), np.nan)
     alpha[linear], alpha_noise[linear] = found.alpha, found.alpha_noise
-    ends = np.cumsum([len(solution.deviation) for solution in solutions])
+    ends = np.cumsum([solution.values.shape[1] for solution in solutions])
     parts = zip(solutions, intercepts, np.split(alpha, ends[:-1]), np.split(alpha_noise, ends[:-1]), strict=True)
-    return [_placed(design, line, *part, row_norms, grid, found) for part in parts]
+    return [_placed(design, line, *part, grid, found) for part in parts]
 
 
 def _placed(
@@ -178,11 +176,10 @@ def _placed(
     intercept: bool,
     alpha: np.ndarray,
     alpha_noise: np.ndarray,
-    row_norms: np.ndarray,
     grid: Grid,
     found: lattice.Search,
 ) -> Recovered:
-    values, noise = line.complete(solution.values), np.outer(row_norms, solution.deviation)
+    values, noise = line.complete(solution.values), line.complete(solution.noise)
     if not intercept and line.direction[-1]:
         # a map without bias has intercept 0 at the stored place: that gives alpha where the grid cannot
         unknown = np.isnan(alpha)
@@ -234,7 +231,9 @@ class SecondLook:
     first_margin: float
 
 
-def settle(recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid) -> tuple[Recovered, list[SecondLook]]:
+def settle(
+    recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid
+) -> tuple[Recovered, list[SecondLook]]:
     """Second look at the close calls with the same observations, the decided coordinates held."""
     calls = close_calls(recovered.values, recovered.margins)
     if not calls:

@@ -154,7 +154,14 @@ class Hooks:
         )
         norms = tuple(
             ObservedNorm(
-                norm.name, norm.kind, norm.eps, norm.gain, norm.bias, norm.gain_offset, array(f"{norm.name}.inputs"), array(f"{norm.name}.outputs")
+                norm.name,
+                norm.kind,
+                norm.eps,
+                norm.gain,
+                norm.bias,
+                norm.gain_offset,
+                array(f"{norm.name}.inputs"),
+                array(f"{norm.name}.outputs"),
             )
             for norm in self.anatomy.norms
             if norm.gain and f"{norm.name}.inputs" in self.recorder.counts

@@ -55,9 +55,9 @@ def merge(observations: Path, output: Path, fresh: Path) -> None:
         order = [columns.index(straggler.column) for straggler in given]
         for number, straggler, new in zip(waiting, given, gather(given, design, outputs[:, order]), strict=True):
             entry = report["stragglers"][number]
-            seen = Evidence(evidence[f"{number}.triangle"], entry["rows"]).merge(new)
+            seen = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"]).merge(new)
             decision = straggler.decide(seen, grid)
-            evidence[f"{number}.triangle"] = seen.triangle
+            evidence[f"{number}.triangle"], evidence[f"{number}.spread"] = seen.triangle, seen.spread
             entry.update(record(decision, seen, entry["chunks"] + 1))
             _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)

@@ -116,7 +116,13 @@ def _solve_norm(description: Description, norm: ObservedNorm, folder: Path, resu
 
 
 def _solve_group(
-    description: Description, members: Sequence[ObservedMap], behind: str | None, folder: Path, route: Arithmetic, seed: int, results: Results
+    description: Description,
+    members: Sequence[ObservedMap],
+    behind: str | None,
+    folder: Path,
+    route: Arithmetic,
+    seed: int,
+    results: Results,
 ) -> None:
     """All maps with one input array (and, without a LayerNorm, with or without bias alike)."""
     start = time.perf_counter()
@@ -145,7 +151,9 @@ def _solve_group(
         _store(description, item, behind, parts, time.perf_counter() - start + shared, results)
 
 
-def _design(description: Description, item: ObservedMap, behind: str | None, inputs: np.ndarray, route: Arithmetic, results: Results) -> Design:
+def _design(
+    description: Description, item: ObservedMap, behind: str | None, inputs: np.ndarray, route: Arithmetic, results: Results
+) -> Design:
     if behind is None:
         return maps.full_design(inputs, item.bias is not None, route)
     norm = next(norm for norm in description.norms if norm.name == behind)
@@ -198,7 +206,9 @@ def _certify(item: ObservedMap, design: Design, part: Recovered, first: int, gri
         )
 
 
-def _falsify(item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids.Grid, route: Arithmetic, seed: int, results: Results) -> None:
+def _falsify(
+    item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids.Grid, route: Arithmetic, seed: int, results: Results
+) -> None:
     outputs = np.ascontiguousarray(outputs)
     found = falsifier.permuted(design, outputs, item.bias is not None, grid, route, seed)
     rounded = found.rounded if design.line is None else design.line.complete(found.rounded)
@@ -214,13 +224,20 @@ def _keep_stragglers(item: ObservedMap, looks: list[maps.SecondLook], first: int
             continue
         key = str(len(results.pending))
         coordinates = look.straggler.coordinates.tolist()
-        entry = {"module": item.module, "column": look.straggler.column + first, "coordinates": coordinates, "first_margin": look.first_margin}
+        entry = {
+            "module": item.module,
+            "column": look.straggler.column + first,
+            "coordinates": coordinates,
+            "first_margin": look.first_margin,
+        }
         results.pending.append({**entry, **record(look.decision, look.evidence, chunks=0)})
-        results.evidence[f"{key}.triangle"] = look.evidence.triangle
+        results.evidence[f"{key}.triangle"], results.evidence[f"{key}.spread"] = look.evidence.triangle, look.evidence.spread
         results.evidence[f"{key}.start"] = look.straggler.start
 
 
-def _store(description: Description, item: ObservedMap, behind: str | None, parts: list[Recovered], seconds: float, results: Results) -> None:
+def _store(
+    description: Description, item: ObservedMap, behind: str | None, parts: list[Recovered], seconds: float, results: Results
+) -> None:
     values, margins = np.hstack([part.values for part in parts]), np.hstack([part.margins for part in parts])
     first, width = parts[0], item.inputs.width
     known = {
@@ -308,7 +325,10 @@ def write(folder: Path, description: Description, results: Results) -> None:
         }
         save_file(values, temporary / "recovered.safetensors")
         save_file(claimed, temporary / "claimed.safetensors")
-        save_file({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in results.falsified.items()}, temporary / "falsified.safetensors")
+        save_file(
+            {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in results.falsified.items()},
+            temporary / "falsified.safetensors",
+        )
         rows = []
         for name, outcome in outcomes.items():
             margins = outcome.margins[np.isfinite(outcome.values)]

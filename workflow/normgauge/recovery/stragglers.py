@@ -17,6 +17,7 @@ import numpy as np
 
 from normgauge.recovery import sliced_product
 from normgauge.recovery.grids import Grid
+from normgauge.recovery.least_squares import row_scales
 
 REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
@@ -28,32 +29,38 @@ SECOND_LOOK_MARGIN = 16.0
 class Evidence:
     """What some observations say about the undecided coordinates of one column.
 
-    triangle: (u + 1, u + 1) upper factor of [A_U, residual]; rows: how many observations. Merging is associative and commutative
-    up to rounding.
+    triangle: (u + 1, u + 1) upper factor of [A_U, residual]; spread: (u, u) sum over observations of a a^T r^2, from which the noise
+    is estimated without assuming that all rows are equally noisy (as in `least_squares`); rows: how many observations.
+    Merging is associative and commutative up to rounding; the spread of parts differs from that of the whole by a share of u / rows.
     """
 
     triangle: np.ndarray
+    spread: np.ndarray
     rows: int
 
     @classmethod
     def of(cls, undecided: np.ndarray, residual: np.ndarray) -> Evidence:
         """From (N, u) design columns and the (N,) residual of the rounded column."""
-        return cls(np.linalg.qr(np.column_stack([undecided, residual]), mode="r"), len(residual))
+        triangle = np.linalg.qr(np.column_stack([undecided, residual]), mode="r")
+        count = undecided.shape[1]
+        weighted = undecided * (residual - undecided @ np.linalg.solve(triangle[:count, :count], triangle[:count, count]))[:, None]
+        return cls(triangle, weighted.T @ weighted, len(residual))
 
     def merge(self, other: Evidence) -> Evidence:
-        return Evidence(np.linalg.qr(np.vstack([self.triangle, other.triangle]), mode="r"), self.rows + other.rows)
+        triangle = np.linalg.qr(np.vstack([self.triangle, other.triangle]), mode="r")
+        return Evidence(triangle, self.spread + other.spread, self.rows + other.rows)
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray]:
         """Correction of the undecided coordinates and its noise, (u,) each."""
-        count = len(self.triangle) - 1
+        count = len(self.spread)
         inverse = np.linalg.inv(self.triangle[:count, :count])
-        deviation = abs(self.triangle[count, count]) / np.sqrt(self.rows - count)
-        return inverse @ self.triangle[:count, count], np.linalg.norm(inverse, axis=1) * deviation
+        gram_inverse = inverse @ inverse.T
+        return inverse @ self.triangle[:count, count], np.sqrt(np.diag(gram_inverse @ self.spread @ gram_inverse))
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A column with undecided coordinates. column: its index; coordinates: (u,) indices; start: (n,) the rounded column, the intercept last."""
+    """A column with undecided coordinates. coordinates: (u,) their indices; start: (n,) the rounded column, the intercept last."""
 
     column: int
     coordinates: np.ndarray
@@ -84,11 +91,14 @@ class Decision:
 def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
     """The columns of (n, k) rounded values with a margin below SECOND_LOOK_MARGIN (undetermined values, NaN, are none)."""
     undecided = (margins < SECOND_LOOK_MARGIN) & np.isfinite(values)
-    return [Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))]
+    return [
+        Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
+    ]
 
 
 def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray) -> list[Evidence]:
     """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler."""
     starts = np.column_stack([straggler.start for straggler in given])
-    residuals = sliced_product.residual(targets, design, starts)
+    scale = row_scales(design)
+    residuals, design = sliced_product.residual(targets, design, starts) * scale, design * scale
     return [Evidence.of(design[:, straggler.coordinates], residuals[:, place]) for place, straggler in enumerate(given)]
