@@ -1,9 +1,9 @@
 """The certificate: the sieve and the walk agree, one survivor where the column is determined, several where it is not."""
 
 import numpy as np
-import planted_layers
 import pytest
 
+import planted_layers
 from normgauge.recovery import certificate, maps
 from normgauge.recovery.arithmetic import arithmetic
 

@@ -1,9 +1,9 @@
 """Maps from planted layers: every bit, or an honest refusal. A value claimed and wrong is the one thing that must never happen."""
 
 import numpy as np
-import planted_layers
 import pytest
 
+import planted_layers
 from normgauge.anatomy.structure import NormKind
 from normgauge.errors import InputError
 from normgauge.recovery import falsifier, maps, norm_parameters

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import planted_checkpoints
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from threadpoolctl import threadpool_limits
 
+import planted_checkpoints
 from normgauge import tables
 from normgauge.anatomy import describe
 from normgauge.checkpoints import build_model, open_checkpoint

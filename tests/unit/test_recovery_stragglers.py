@@ -3,9 +3,8 @@
 import dataclasses
 
 import numpy as np
-import planted_layers
-import pytest
 
+import planted_layers
 from normgauge.recovery import maps
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.grids import grid

@@ -10,6 +10,7 @@ so it steps from one to the next. Both give the same survivors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Certificate:
-    """candidates: how many places were excluded or kept; survivors: their alphas; tolerance: how far alpha may move, min half_ulp(W_j) |g_j|."""
+    """candidates: how many places were tried; survivors: their alphas; tolerance: how far alpha may move (`tolerance`)."""
 
     candidates: int
     survivors: np.ndarray
@@ -120,7 +121,7 @@ def _stretches(given: Candidates) -> list[tuple[int, int]]:
     own = np.arange(-(-given.first // per_binade), given.last // per_binade + 1) * per_binade
     cuts = np.concatenate([[given.first, given.last + 1], crossings, crossings + 1, own, own + 1])
     cuts = np.unique(np.clip(cuts, given.first, given.last + 1)).tolist()
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(pairwise(cuts))
 
 
 def _visits(given: Candidates, start: int, stop: int) -> list[int]:

@@ -43,7 +43,7 @@ def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
 
 
 def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_falsifier`: per module, what the solve on permuted rows claims, and how many of its values are stored ones."""
+    """Rows of schema `recovery_falsifier`: what the solve on permuted rows claims, and how many of its values are stored ones."""
     report, guesses = json.loads((folder / "report.json").read_text()), load_file(folder / "falsified.safetensors")
     maps = {item.module: item for item in anatomy.maps}
     aliases = {tensor.name: tensor.alias_of for tensor in anatomy.tensors}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from normgauge.recovery.maps import Design, recover
 from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.least_squares import solve
+from normgauge.recovery.maps import Design, recover
 
 
 @dataclass(frozen=True)

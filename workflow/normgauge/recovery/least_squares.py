@@ -5,7 +5,8 @@ Loan, Matrix Computations, 5.3). The normal equations would square the condition
 
 The outputs' rounding errors grow with the inputs: rows are scaled by powers of two (exactly) to about unit length, which evens the
 errors out, and the noise of a coordinate is estimated from the residuals that it rests on, var w_j = sum_i P_ji^2 r_i^2 / (1 - l_i)
-with P = R^-1 Q^T and the leverages l (the heteroscedasticity-consistent estimator of White 1980, in the form of Horn, Horn and Duncan 1975).
+with P = R^-1 Q^T and the leverages l (the heteroscedasticity-consistent estimator of White
+1980, in the form of Horn, Horn and Duncan 1975).
 A single deviation for all rows underrates the coordinates that few large rows decide, by up to a factor of two on real encoders.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,26 +32,16 @@ class Recorder:
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.folder, self.rows = folder, rows
-        self.files: dict[str, BinaryIO] = {}
         self.counts: dict[str, int] = {}
         self.widths: dict[str, int] = {}
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for handle in self.files.values():
-            handle.close()
 
     def add(self, name: str, values: torch.Tensor) -> None:
         """Append the rows of a (..., width) tensor as float64."""
         done = self.counts.get(name, 0)
         flat = values.reshape(-1, values.shape[-1])[: max(0, self.rows - done)]
-        if name not in self.files:
-            self.files[name] = open(self.folder / f"{name}.f64", "wb")
-            self.widths[name] = flat.shape[1]
-        flat.to(torch.float64).contiguous().numpy().tofile(self.files[name])
-        self.counts[name] = done + len(flat)
+        with open(self.folder / f"{name}.f64", "ab") as handle:
+            flat.to(torch.float64).contiguous().numpy().tofile(handle)
+        self.counts[name], self.widths[name] = done + len(flat), flat.shape[1]
 
     def array(self, name: str) -> Array:
         return Array(name, self.widths[name])
@@ -63,13 +53,13 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
     model = build_model(checkpoint, "float64")
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
-        recorder = stack.enter_context(Recorder(temporary, rows))
+        recorder = Recorder(temporary, rows)
         hooks = Hooks(anatomy, model, recorder)
         for handle in hooks.register():
             stack.callback(handle.remove)
         progress = Progress(rows, "observe")
         for inputs in probes(checkpoint.config, rows, seed, cover=True):
-            hooks.shape = inputs.get("decoder_input_ids", inputs.get("input_ids")).shape
+            hooks.shape = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape
             model(**inputs)
             progress.step(min(hooks.shape.numel(), rows - progress.done))
         hooks.description(checkpoint).write(temporary)
@@ -81,7 +71,7 @@ def observe_columns(
     """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.outputs`."""
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
-        recorder = stack.enter_context(Recorder(temporary, rows))
+        recorder = Recorder(temporary, rows)
         for name, wanted in columns.items():
 
             def record(module: nn.Module, inputs: tuple, output: torch.Tensor, name: str = name, wanted: list[int] = wanted) -> None:
@@ -136,10 +126,8 @@ class Hooks:
         self.recorder.add(f"{item.module}.outputs", output)
 
     def _table(self, table: Tensor, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        if type(module) is nn.Embedding:
-            index = inputs[0]
-        else:  # a positional table that counts by itself
-            index = torch.arange(output.shape[-2])
+        counts_by_itself = type(module) is not nn.Embedding  # a positional table of its own kind
+        index = torch.arange(output.shape[-2]) if counts_by_itself else inputs[0]
         self.recorder.add(f"{table.name}.indices", index.expand(self.shape).reshape(-1, 1))
 
     def _embedding(self, module: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> None:

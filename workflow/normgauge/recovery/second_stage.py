@@ -41,8 +41,7 @@ def merge(observations: Path, output: Path, fresh: Path) -> None:
     """Merge one chunk of fresh observations into the evidence and decide again."""
     description = Description.read(observations)
     report = json.loads((output / "report.json").read_text())
-    with np.load(output / "evidence.npz") as stored:
-        evidence = dict(stored)
+    evidence = {name: tensor.numpy() for name, tensor in load_file(output / "evidence.safetensors").items()}
     tensors, claimed = load_file(output / "recovered.safetensors"), load_file(output / "claimed.safetensors")
     maps = {item.module: item for item in description.maps}
     for module, columns in open_columns(report).items():
@@ -65,7 +64,9 @@ def merge(observations: Path, output: Path, fresh: Path) -> None:
         shutil.copytree(output, temporary)
         save_file(tensors, temporary / "recovered.safetensors")
         save_file(claimed, temporary / "claimed.safetensors")
-        np.savez(temporary / "evidence.npz", **evidence)
+        save_file(
+            {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in evidence.items()}, temporary / "evidence.safetensors"
+        )
         (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
@@ -98,11 +99,11 @@ def _settle(
     weight = description.stored_name(item.weight)
     for coordinate, value, margin in zip(straggler.coordinates, decision.values, decision.margins, strict=True):
         if coordinate == item.inputs.width and item.bias:
-            name, place = description.stored_name(item.bias), (straggler.column,)
+            name, place = description.stored_name(item.bias), [straggler.column]
         else:
-            name, place = weight, (coordinate, straggler.column) if item.input_first else (straggler.column, coordinate)
-        tensors[name][place] = float(value)
-        claimed[name][place] = bool(margin >= REQUIRED_MARGIN)
+            name, place = weight, [coordinate, straggler.column] if item.input_first else [straggler.column, coordinate]
+        tensors[name][tuple(place)] = float(value)
+        claimed[name][tuple(place)] = bool(margin >= REQUIRED_MARGIN)
 
 
 def _update_margins(description: Description, report: dict[str, Any], maps: dict[str, ObservedMap]) -> None:

@@ -3,7 +3,8 @@
     python -m normgauge.recovery.solve OBSERVATIONS OUTPUT [--arithmetic torch|scipy]
 
 OUTPUT gets `recovered.safetensors` (storage dtype, NaN where undetermined), `claimed.safetensors` (bool: margin at least 4),
-`falsified.safetensors` (what the same solve says when rows are permuted), `report.json`, and the stragglers' `evidence.npz` for the second stage.
+`falsified.safetensors` (what the same solve says when rows are permuted), `report.json`, and `evidence.safetensors` (the stragglers',
+for the second stage).
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _solve_norm(description: Description, norm: ObservedNorm, folder: Path, resu
     residual = float(found.relative_residual.max())
     seconds = time.perf_counter() - start
     for name, values, noise in ((norm.gain, found.gains - norm.gain_offset, found.gain_noise), (norm.bias, found.biases, found.bias_noise)):
-        if name is None:
+        if name is None or values is None or noise is None:
             continue
         grid = grids.grid(description.tensor(name).dtype)
         rounded = grid.round(values)
@@ -344,7 +345,10 @@ def write(folder: Path, description: Description, results: Results) -> None:
             "embedding_attack": results.attack,
         }
         (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-        np.savez(temporary / "evidence.npz", **results.evidence)
+        save_file(
+            {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in results.evidence.items()},
+            temporary / "evidence.safetensors",
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

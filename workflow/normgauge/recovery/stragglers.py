@@ -41,13 +41,13 @@ class Evidence:
     @classmethod
     def of(cls, undecided: np.ndarray, residual: np.ndarray) -> Evidence:
         """From (N, u) design columns and the (N,) residual of the rounded column."""
-        triangle = np.linalg.qr(np.column_stack([undecided, residual]), mode="r")
+        triangle = _triangle(np.column_stack([undecided, residual]))
         count = undecided.shape[1]
         weighted = undecided * (residual - undecided @ np.linalg.solve(triangle[:count, :count], triangle[:count, count]))[:, None]
         return cls(triangle, weighted.T @ weighted, len(residual))
 
     def merge(self, other: Evidence) -> Evidence:
-        triangle = np.linalg.qr(np.vstack([self.triangle, other.triangle]), mode="r")
+        triangle = _triangle(np.vstack([self.triangle, other.triangle]))
         return Evidence(triangle, self.spread + other.spread, self.rows + other.rows)
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +56,10 @@ class Evidence:
         inverse = np.linalg.inv(self.triangle[:count, :count])
         gram_inverse = inverse @ inverse.T
         return inverse @ self.triangle[:count, count], np.sqrt(np.diag(gram_inverse @ self.spread @ gram_inverse))
+
+
+def _triangle(matrix: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
 
 
 @dataclass(frozen=True)
