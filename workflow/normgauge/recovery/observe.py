@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,25 @@ def observe_columns(
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
         recorder = Recorder(temporary, rows)
+        waiting: set[str] = set()
         for name, wanted in columns.items():
 
             def record(module: nn.Module, inputs: tuple, output: torch.Tensor, name: str = name, wanted: list[int] = wanted) -> None:
                 recorder.add(f"{name}.inputs", inputs[0])
                 recorder.add(f"{name}.outputs", output[..., wanted])
+                waiting.discard(name)
+                if not waiting:
+                    raise _AllSeen
 
             stack.callback(model.get_submodule(name).register_forward_hook(record).remove)
         for inputs in probes(config, rows, seed, cover=False):
-            model(**inputs)
+            waiting = set(columns)
+            with suppress(_AllSeen):  # the rest of the forward pass is not needed
+                model(**inputs)
+
+
+class _AllSeen(Exception):
+    """Every wanted module has run in this forward pass."""
 
 
 class Hooks:

@@ -1,6 +1,6 @@
 """The second stage: fresh observations for the stragglers' columns alone, merged chunk by chunk until their margins suffice.
 
-    python -m normgauge.recovery.second_stage OBSERVATIONS OUTPUT FRESH
+    python -m normgauge.recovery.second_stage OBSERVATIONS OUTPUT FRESH [--chunks COUNT]
 
 Like the solver it is given arrays only. OUTPUT is the solver's folder and is replaced by its successor; FRESH holds `{module}.inputs`
 and `{module}.outputs` (the columns `open_columns` asks for, in that order).
@@ -25,7 +25,7 @@ from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix
 from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
 
-MOST_CHUNKS = 64
+MOST_CHUNKS = 256
 
 
 def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
@@ -37,8 +37,8 @@ def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
     return {module: sorted(columns) for module, columns in found.items()}
 
 
-def merge(observations: Path, output: Path, fresh: Path) -> None:
-    """Merge one chunk of fresh observations into the evidence and decide again."""
+def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
+    """Merge fresh observations, counted as `chunks`, into the evidence and decide again."""
     description = Description.read(observations)
     report = json.loads((output / "report.json").read_text())
     evidence = {name: tensor.numpy() for name, tensor in load_file(output / "evidence.safetensors").items()}
@@ -57,7 +57,7 @@ def merge(observations: Path, output: Path, fresh: Path) -> None:
             seen = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"]).merge(new)
             decision = straggler.decide(seen, grid)
             evidence[f"{number}.triangle"], evidence[f"{number}.spread"] = seen.triangle, seen.spread
-            entry.update(record(decision, seen, entry["chunks"] + 1))
+            entry.update(record(decision, seen, entry["chunks"] + chunks))
             _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)
     with atomic_path(output) as temporary:
@@ -123,8 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Merge fresh observations into the stragglers' evidence.")
     for name in ("observations", "output", "fresh"):
         parser.add_argument(name, type=Path)
+    parser.add_argument("--chunks", type=int, default=1)
     chosen = parser.parse_args(arguments)
-    merge(chosen.observations, chosen.output, chosen.fresh)
+    merge(chosen.observations, chosen.output, chosen.fresh, chosen.chunks)
 
 
 if __name__ == "__main__":
