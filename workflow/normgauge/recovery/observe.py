@@ -80,16 +80,16 @@ def observe_columns(
                 recorder.add(f"{name}.outputs", output[..., wanted])
                 waiting.discard(name)
                 if not waiting:
-                    raise _AllSeen
+                    raise _AllSeenError
 
             stack.callback(model.get_submodule(name).register_forward_hook(record).remove)
         for inputs in probes(config, rows, seed, cover=False):
             waiting = set(columns)
-            with suppress(_AllSeen):  # the rest of the forward pass is not needed
+            with suppress(_AllSeenError):  # the rest of the forward pass is not needed
                 model(**inputs)
 
 
-class _AllSeen(Exception):
+class _AllSeenError(Exception):
     """Every wanted module has run in this forward pass."""
 
 

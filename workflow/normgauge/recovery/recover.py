@@ -6,6 +6,7 @@ This module reads weights, to observe them; the solver and the second stage run 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from normgauge.checkpoints import build_model
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.provenance import LIBRARY
 from normgauge.recovery.observe import observe_columns
 from normgauge.recovery.second_stage import MOST_CHUNKS, open_columns
 
@@ -42,4 +44,5 @@ def close_stragglers(checkpoint: Checkpoint, observations: Path, output: Path, r
 
 
 def _run(module: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", f"normgauge.recovery.{module}", *arguments], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run([sys.executable, "-m", f"normgauge.recovery.{module}", *arguments], check=True, env=environment)
