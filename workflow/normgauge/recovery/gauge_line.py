@@ -16,7 +16,7 @@ from normgauge.recovery.grids import Grid
 
 ACCEPTED_DEVIATIONS = 8.0
 """A coordinate may lie this many of its own noises from a grid point; 10^9 Gaussian coordinates stay within 6.2."""
-WINDOW = 2.0
+WINDOW = 1.0
 """The searched part of a line: the part of a column along 1/g may be this many times as large as all the rest of it together."""
 REQUIRED_LOG10_NULL = -20.0
 """A wrong place on the line must pass with less than this probability; a search window holds up to 10^10 distinguishable places."""

@@ -21,6 +21,8 @@ from normgauge.recovery.least_squares import row_scales
 
 REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
+HELD_MARGIN = 8.0
+"""From this margin on a coordinate is held while others of its column are estimated again."""
 SECOND_LOOK_MARGIN = 16.0
 """Below this the joint fit's margin is not trusted: its float64 residual may be biased by a few noises of its mean."""
 
@@ -50,6 +52,13 @@ class Evidence:
         triangle = _triangle(np.vstack([self.triangle, other.triangle]))
         return Evidence(triangle, self.spread + other.spread, self.rows + other.rows)
 
+    def holding(self, held: np.ndarray, correction: np.ndarray) -> Evidence:
+        """The evidence on the other coordinates when those of the (u,) mask `held` are corrected by given amounts."""
+        count = len(self.spread)
+        rest = self.triangle[:, count] - self.triangle[:, :count][:, held] @ correction
+        triangle = _triangle(np.column_stack([self.triangle[:, :count][:, ~held], rest]))
+        return Evidence(triangle, self.spread[np.ix_(~held, ~held)], self.rows)
+
     def estimate(self) -> tuple[np.ndarray, np.ndarray]:
         """Correction of the undecided coordinates and its noise, (u,) each."""
         count = len(self.spread)
@@ -71,12 +80,24 @@ class Straggler:
     start: np.ndarray
 
     def decide(self, evidence: Evidence, grid: Grid) -> Decision:
-        """The undecided coordinates in the light of the evidence."""
-        correction, noise = evidence.estimate()
-        values = self.start[self.coordinates] + correction
-        rounded = grid.round(values)
-        noise = np.maximum(noise, np.finfo(float).tiny)
-        return Decision(rounded, grid.boundary_distance(values, rounded) / noise, float((0.5 * grid.ulp(rounded) / noise).min()))
+        """The undecided coordinates in the light of the evidence; those clearly decided are held while the rest is estimated again."""
+        count = len(self.coordinates)
+        values, margins, resolution = np.zeros(count), np.zeros(count), np.zeros(count)
+        left = np.arange(count)
+        while len(left):
+            start = self.start[self.coordinates[left]]
+            correction, noise = evidence.estimate()
+            noise = np.maximum(noise, np.finfo(float).tiny)
+            moved = start + correction
+            values[left] = grid.round(moved)
+            margins[left] = grid.boundary_distance(moved, values[left]) / noise
+            resolution[left] = 0.5 * grid.ulp(values[left]) / noise
+            clear = margins[left] >= HELD_MARGIN
+            if clear.all() or not clear.any():
+                break
+            evidence = evidence.holding(clear, (values[left] - start)[clear])
+            left = left[~clear]
+        return Decision(values, margins, float(resolution.min()))
 
 
 @dataclass(frozen=True)
