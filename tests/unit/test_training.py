@@ -9,15 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
 from normgauge import tables
 from normgauge.calibration import batches, prepare
 from normgauge.errors import InputError
 from normgauge.training import RECIPES, train
 from normgauge.training.recipes import model_config
 from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, split, train_tokenizer, unigram_entropy
-from safetensors.torch import load_file
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 
 SMOKE = ["gpt2-smoke", "llama-smoke"]
 
