@@ -391,9 +391,9 @@ def test_pictures_come_whole_then_as_seeded_crops(tmp_path, config, model, posit
     rows = tables.read(path, "calibration")
     assert len(rows) == -(-4 * 16 // positions)
     assert [row["seed"] is None for row in rows] == [number < 3 for number in range(len(rows))]
-    crop = picture(rows[3]["payload"], rows[3]["seed"])
-    assert crop.width == crop.height
-    assert 20 <= crop.width <= 40
+    crops = [picture(rows[0]["payload"], seed).size for seed in range(200)]
+    assert {width == height for width, height in crops} == {True}
+    assert {width for width, _ in crops} == set(range(20, 41))  # half the short edge to the whole, every size met
     batch = only_batch(path, config, tmp_path)
     pixels = batch.inputs["pixel_values"]
     assert pixels.shape == (len(rows), 3, config.image_size, config.image_size)

@@ -4,21 +4,21 @@ import hashlib
 import json
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
-
 from normgauge import tables
 from normgauge.calibration.batches import batches
 from normgauge.calibration.prepare import prepare
 from normgauge.errors import InputError
 from normgauge.training import RECIPES, train
 from normgauge.training.recipes import model_config
-from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, train_tokenizer, unigram_entropy
+from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, split, train_tokenizer, unigram_entropy
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 SMOKE = ["gpt2-smoke", "llama-smoke"]
 
@@ -85,10 +85,9 @@ def test_transformers_reads_the_folder_and_gets_the_recorded_loss(corpus, traine
     assert record["tokens"] == RECIPES[recipe].steps * RECIPES[recipe].batch * RECIPES[recipe].context
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [token for row in tables.read(corpus, "corpus") for token in [*tokenizer.encode(row["text"]).ids, 0]]
-    held_out = torch.tensor(ids[len(ids) - int(0.05 * len(ids)) :])
-    sequences = held_out[: len(held_out) // 256 * 256][: 32 * 256].reshape(-1, 256)
+    held_out = torch.tensor(ids[: len(ids) // 256 * 256]).reshape(-1, 256)[49::50]
     with torch.no_grad():
-        assert next_token_loss(model, sequences).item() == pytest.approx(record["held_out_loss"], abs=1e-4)
+        assert next_token_loss(model, held_out).item() == pytest.approx(record["held_out_loss"], abs=1e-4)
 
 
 @pytest.mark.parametrize("recipe", SMOKE)
@@ -126,6 +125,22 @@ def test_nano_recipes_are_what_they_say(name, parameters):
     assert model.config.tie_word_embeddings == (name == "gpt2-nano")
     biases = [key for key, _ in model.named_parameters() if key.endswith("bias")]
     assert bool(biases) == (name == "gpt2-nano")
+
+
+def test_loss_is_that_of_the_next_token():
+    sequences = torch.tensor([[3, 1, 4, 1], [0, 2, 2, 4]])
+
+    def successor(input_ids, use_cache):
+        logits = torch.zeros(*input_ids.shape, 5).scatter(2, input_ids.roll(-1, 1)[..., None], 3.0)
+        return SimpleNamespace(logits=logits)
+
+    assert next_token_loss(successor, sequences).item() == pytest.approx(math.log(math.exp(3) + 4) - 3)
+
+
+def test_held_out_sequences_are_spread_and_apart():
+    training, held_out = split(torch.arange(110)[:, None])
+    assert held_out.flatten().tolist() == [49, 99]
+    assert sorted(training.flatten().tolist() + held_out.flatten().tolist()) == list(range(110))
 
 
 def test_learning_rate_rises_then_falls_to_a_tenth():

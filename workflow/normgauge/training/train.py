@@ -21,8 +21,7 @@ from normgauge.provenance import atomic_path, execution_environment
 from normgauge.training.recipes import Recipe, model_config, recipe_named
 
 END_OF_TEXT = "<|endoftext|>"
-HELD_OUT = 0.05  # share of the corpus, its end, kept from training
-HELD_OUT_SEQUENCES = 32
+HELD_OUT_EVERY = 50  # of the consecutive sequences of the corpus, every 50th is kept from training: a sample of the whole, not of its end
 WEIGHT_DECAY = 0.1
 GRADIENT_NORM = 1.0
 
@@ -34,7 +33,7 @@ def train(recipe: str, seed: int, corpus_path: str | os.PathLike[str], folder: s
     number of threads sums gradients in another order and gives other weights. The tokenizer depends on the corpus alone.
 
     training.json holds recipe, seed, provenance, parameters, steps, tokens, corpus and its sha256, losses in nats per token (the last
-    step's and the held-out one), the held-out tokens' unigram entropy, and the executing arithmetic.
+    step's and the held-out one), the corpus's unigram entropy, and the executing arithmetic.
     Raises InputError for an unknown recipe, a corpus without text or too short, and fewer than one thread.
     """
     chosen = recipe_named(recipe)
@@ -42,17 +41,16 @@ def train(recipe: str, seed: int, corpus_path: str | os.PathLike[str], folder: s
         raise InputError(f"threads {threads}: training needs at least 1")
     texts, corpus = _texts(corpus_path)
     tokenizer = train_tokenizer(texts, chosen.vocabulary)
-    stream = torch.from_numpy(_stream(tokenizer, texts))
-    split = len(stream) - max(int(HELD_OUT * len(stream)), chosen.context + 1)
-    if tokenizer.get_vocab_size() != chosen.vocabulary or split <= chosen.context + 1:
+    sequences = _sequences(tokenizer, texts, chosen.context)
+    if tokenizer.get_vocab_size() != chosen.vocabulary or len(sequences) < HELD_OUT_EVERY:
         raise InputError(
-            f"{Path(corpus_path).name}: too small for {recipe}: {len(stream)} tokens, a vocabulary of {tokenizer.get_vocab_size()} instead "
-            f"of {chosen.vocabulary}; use a longer corpus"
+            f"{Path(corpus_path).name}: too small for {recipe}: a vocabulary of {tokenizer.get_vocab_size()}, expected "
+            f"{chosen.vocabulary}, and {len(sequences)} sequences of {chosen.context} tokens, expected {HELD_OUT_EVERY} or more; use a longer corpus"
         )
+    training, held_out = split(sequences)
     with _execution(seed, threads):
         model = _new_model(chosen)
-        loss = _optimise(model, chosen, stream[:split], seed, f"train {recipe} seed {seed}")
-        held_out = stream[split:]
+        loss = _optimise(model, chosen, training.flatten(), seed, f"train {recipe} seed {seed}")
         record = {
             "recipe": recipe,
             "seed": seed,
@@ -62,8 +60,8 @@ def train(recipe: str, seed: int, corpus_path: str | os.PathLike[str], folder: s
             "tokens": chosen.tokens,
             **corpus,
             "final_loss": loss,
-            "held_out_loss": _held_out_loss(model, chosen, held_out),
-            "held_out_unigram_entropy": unigram_entropy(held_out.numpy()),
+            "held_out_loss": _mean_loss(model, held_out, chosen.batch),
+            "unigram_entropy": unigram_entropy(sequences.numpy()),
             **execution_environment(),
         }
     with atomic_path(folder) as temporary:
@@ -96,10 +94,17 @@ def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _stream(tokenizer: Tokenizer, texts: list[str]) -> np.ndarray:
-    """All documents' ids, each followed by END_OF_TEXT: int64."""
+def _sequences(tokenizer: Tokenizer, texts: list[str], context: int) -> torch.Tensor:
+    """All documents' ids, each followed by END_OF_TEXT, cut into consecutive sequences: int64 (sequences, context)."""
     end = tokenizer.token_to_id(END_OF_TEXT)
-    return np.concatenate([np.asarray([*encoding.ids, end], dtype=np.int64) for encoding in tokenizer.encode_batch(texts)])
+    ids = np.concatenate([np.asarray([*encoding.ids, end], dtype=np.int64) for encoding in tokenizer.encode_batch(texts)])
+    return torch.from_numpy(ids[: len(ids) // context * context].reshape(-1, context))
+
+
+def split(sequences: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Training and held-out sequences: every HELD_OUT_EVERY-th is held out."""
+    held_out = torch.arange(1, len(sequences) + 1) % HELD_OUT_EVERY == 0
+    return sequences[~held_out], sequences[held_out]
 
 
 @contextmanager
@@ -160,16 +165,14 @@ def learning_rate_share(step: int, warmup: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def _held_out_loss(model: Any, recipe: Recipe, stream: torch.Tensor) -> float:
-    """Mean loss in nats per token over the first sequences of the held-out stream."""
+def _mean_loss(model: Any, sequences: torch.Tensor, batch: int) -> float:
+    """Mean loss in nats per token over sequences."""
     model.eval()
-    count = min(HELD_OUT_SEQUENCES, len(stream) // recipe.context)
-    sequences = stream[: count * recipe.context].reshape(count, recipe.context)
-    losses = [next_token_loss(model, chunk).item() * len(chunk) for chunk in sequences.split(recipe.batch)]
-    return sum(losses) / count
+    losses = [next_token_loss(model, chunk).item() * len(chunk) for chunk in sequences.split(batch)]
+    return sum(losses) / len(sequences)
 
 
-def unigram_entropy(stream: np.ndarray) -> float:
-    """Entropy of the tokens' own frequencies, in nats per token: the least loss of a model that ignores context."""
-    shares = np.unique(stream, return_counts=True)[1] / len(stream)
+def unigram_entropy(tokens: np.ndarray) -> float:
+    """Entropy of the tokens' frequencies in nats per token: the least mean loss of a model that ignores context."""
+    shares = np.unique(tokens, return_counts=True)[1] / tokens.size
     return float(-(shares * np.log(shares)).sum())
