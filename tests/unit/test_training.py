@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from normgauge import tables
-from normgauge.calibration import batches, prepare
+from normgauge.calibration.batches import batches
+from normgauge.calibration.prepare import prepare
 from normgauge.errors import InputError
 from normgauge.training import RECIPES, train
 from normgauge.training.recipes import model_config
