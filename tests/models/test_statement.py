@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from normgauge import tables
 from normgauge.anatomy import describe
-from normgauge.calibration import batches, prepare
+from normgauge.calibration.batches import batches
+from normgauge.calibration.prepare import prepare
 from normgauge.capture import capture, norm_rows
-from normgauge.checkpoints import build_model, reinitialise
+from normgauge.checkpoints.building import build_model, reinitialise
+from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.fingerprint import Identity, Measurement, measure, protocol_check
 from normgauge.fingerprint.files import norm_facts
 from normgauge.fingerprint.profile import norm_kind_from_activations
 from normgauge.fingerprint.protocol import vanishes_along_kernel
 from normgauge.fingerprint.spectrum import spectrum_columns
 from normgauge.moments import Moments
-from normgauge.training import train
+from normgauge.training.train import train
 from real import ENTRIES, opened, real_folder
 
 pytestmark = pytest.mark.network
@@ -107,9 +110,6 @@ def test_planted_faults_on_a_real_model_are_named(tmp_path):
 
 
 def test_a_model_trained_here_has_the_kernel_and_its_rows(tmp_path):
-    from normgauge import tables
-    from normgauge.checkpoints import open_checkpoint
-
     corpus = tmp_path / "corpus.parquet"
     text = " ".join(f"the {word} of number {index}" for index in range(4000) for word in ("cat", "house", "river"))
     tables.write(
