@@ -89,7 +89,9 @@ def wait_until(ready: Callable[[], bool], folder: Path, what: str) -> None:
 @contextmanager
 def daemon(program: str, *arguments: str) -> Iterator[None]:
     """A daemon in the foreground, ended on leaving."""
-    process = subprocess.Popen([shutil.which(program, path=SEARCHED), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [shutil.which(program, path=SEARCHED), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         yield
     finally:
