@@ -120,7 +120,7 @@ def test_a_module_that_is_not_there_or_not_called_is_named(model):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_non_finite_activations_name_the_site_at_the_first_batch(model, value):
-    model.block.linear.bias[2] = value
+    model.embedding.weight[:, 2] = value
     seen = []
 
     def source():
@@ -128,7 +128,7 @@ def test_non_finite_activations_name_the_site_at_the_first_batch(model, value):
             seen.append(seed)
             yield batch(seed)
 
-    with pytest.raises(InputError, match="site first: activations hold NaN or infinity"):
+    with pytest.raises(InputError, match="site embedding: activations hold NaN or infinity"):
         capture(model, SITES, source(), "cov64")
     assert seen == [0]
 
