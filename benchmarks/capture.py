@@ -20,7 +20,8 @@ from normgauge.calibration.batches import Batch, batches
 from normgauge.capture import capture
 from normgauge.capture.hooks import body_of
 from normgauge.capture.study import select_sites
-from normgauge.checkpoints import build_model, open_checkpoint
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.moments import Accumulator, Workspace
 from side_by_side import interleaved, peak_memory_mb, write_results
 

@@ -10,15 +10,10 @@ import pytest
 import torch
 
 from normgauge.checkpoints.building import build_model, reinitialise
-from normgauge.checkpoints.opening import open_checkpoint
-from real import MODELS, SCEPTR_VARIANTS, real_folder
+from real import MODELS, SCEPTR_VARIANTS, opened, real_folder
 
 pytestmark = pytest.mark.network
 
-OVERRIDES = {
-    "rxnfp-pretrained": {"model_type": "bert", "architectures": ["BertForPreTraining"]},
-    "rxnfp-ft": {"model_type": "bert", "architectures": ["BertModel"]},
-}
 EXPECTED = {  # class, parameters (without fixed tables), stored dtypes
     "minilm-l6": ("BertModel", 22_713_216, {"F32"}),
     "rxnfp-pretrained": ("BertForPreTraining", 6_741_841, {"F32"}),
@@ -27,10 +22,6 @@ EXPECTED = {  # class, parameters (without fixed tables), stored dtypes
     "smollm2-135m": ("LlamaForCausalLM", 134_515_008, {"F32", "Q4_1", "Q8_0"}),
     "whisper-tiny-en": ("WhisperForConditionalGeneration", 37_760_256, {"F16"}),
 }
-
-
-def opened(model_id):
-    return open_checkpoint(real_folder(model_id), OVERRIDES.get(model_id))
 
 
 def inputs(model_id, config, dtype):
@@ -139,7 +130,7 @@ def test_rxnfp_base_and_fine_tune_share_their_shapes():
 
 
 def test_the_twin_of_a_blosum_variant_keeps_the_matrix():
-    checkpoint = opened("SCEPTR_BLOSUM")
+    checkpoint = opened("sceptr-blosum")
     twin = reinitialise(checkpoint, 42, "float32").state_dict()
     table = "_token_embedder._blosum_embedding._blosum_embeddings"
     assert torch.equal(twin[table], checkpoint.tensors[table])

@@ -32,10 +32,11 @@ from transformers import (
 )
 
 from normgauge import tables
-from normgauge.calibration import CORPORA, batches, build_corpus, count_sequences, fetch_needed, prepare
-from normgauge.calibration.corpora import digest_lines
+from normgauge.calibration.batches import batches, count_sequences
+from normgauge.calibration.corpora import CORPORA, build_corpus, digest_lines, fetch_needed
 from normgauge.calibration.inputs import noise_waveform, picture
 from normgauge.calibration.interfaces import maximum_length
+from normgauge.calibration.prepare import prepare
 from normgauge.calibration.receptors import germline_chains
 from normgauge.calibration.tokenisation import choose_windows, load_tokenizer, token_stream
 from normgauge.errors import InputError

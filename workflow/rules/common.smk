@@ -229,8 +229,8 @@ def study_files(*kinds):
 # --- resources and code
 
 
-def folder_megabytes(path):
-    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file()) // 1_000_000
+def largest_megabytes(path):
+    return max((file.stat().st_size for file in Path(path).rglob("*") if file.is_file()), default=0) // 1_000_000
 
 
 def model_memory(wildcards, input, attempt):
@@ -240,8 +240,8 @@ def model_memory(wildcards, input, attempt):
 
 
 def moments_memory(wildcards, input, attempt):
-    """Megabytes: at most all moments at once."""
-    return attempt * (1500 + sum(map(folder_megabytes, input.moments)))
+    """Megabytes: the moments of one site at a time, a few matrices of its size."""
+    return attempt * (1500 + 8 * max(map(largest_megabytes, input.moments)))
 
 
 def code_of(script):

@@ -4,9 +4,9 @@ from _script import reporting, set_arithmetic
 
 with reporting(snakemake, online=True):
     from normgauge.anatomy import describe
-    from normgauge.checkpoints import open_checkpoint
     from normgauge.checkpoints.acquire import acquire
     from normgauge.checkpoints.manifest import build_manifest, write_manifest
+    from normgauge.checkpoints.opening import open_checkpoint
 
     set_arithmetic(snakemake.threads)
     model, revision, entry = snakemake.wildcards.model, snakemake.wildcards.revision, snakemake.params.entry

@@ -4,8 +4,8 @@ from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
     from normgauge.anatomy import describe
-    from normgauge.checkpoints import open_checkpoint
     from normgauge.checkpoints.manifest import build_manifest, write_manifest
+    from normgauge.checkpoints.opening import open_checkpoint
     from normgauge.checkpoints.sources import parse_source, seed_of
     from normgauge.training.train import train
 

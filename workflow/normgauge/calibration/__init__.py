@@ -1,7 +1,4 @@
-"""What goes in: corpora, calibration inputs, batches."""
+"""What goes in: corpora, calibration inputs, batches.
 
-from normgauge.calibration.batches import Batch, batches, count_sequences
-from normgauge.calibration.corpora import CORPORA, build_corpus, fetch_needed
-from normgauge.calibration.prepare import prepare
-
-__all__ = ["CORPORA", "Batch", "batches", "build_corpus", "count_sequences", "fetch_needed", "prepare"]
+Import from the modules: Snakemake reads `corpora` at every start, which must not load torch.
+"""

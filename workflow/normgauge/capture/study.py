@@ -16,7 +16,8 @@ from normgauge.anatomy.structure import Anatomy, Site
 from normgauge.calibration.batches import Batch, batches, count_sequences
 from normgauge.capture.hooks import CONDITION_LIMIT, capture
 from normgauge.capture.norms import norm_rows
-from normgauge.checkpoints import build_model, open_checkpoint
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
 from normgauge.moments import Moments, write_moments
 from normgauge.progress import Progress

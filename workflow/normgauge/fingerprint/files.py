@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,41 @@ from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
 from normgauge.fingerprint.kernel import NormFacts
 from normgauge.fingerprint.study import Identity, Measurement, measure
-from normgauge.moments import merge_all, read_moments
+from normgauge.moments import Moments, merge_all, read_moments
 from normgauge.provenance import execution_environment
 
 PathLike = str | os.PathLike[str]
 
 
+class StoredMoments(Mapping[str, Moments]):
+    """The moments of a site, read and merged over its shards when asked for and not kept: a large model's do not fit in memory together."""
+
+    def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
+        self._files = files
+
+    def __getitem__(self, site: str) -> Moments:
+        return merge_all(read_moments(path)[0] for path in self._files[site])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 def read_measurement(folders: Sequence[PathLike]) -> Measurement:
-    """Merge the shards of one forward dtype. InputError when a shard lacks a site that another has."""
+    """The shards of one forward dtype as one measurement. InputError when a shard lacks a site that another has."""
     first = Path(folders[0])
-    names = sorted(path.name for path in first.glob("*.parquet") if path.name != "norms.parquet")
     norms = {row["norm"]: norm_facts(row) for row in tables.read(first / "norms.parquet", "norms")}
-    moments, sites = {}, {}
-    for name in names:
-        parts = []
-        for folder in folders:
-            if not (Path(folder) / name).is_file():
-                raise InputError(f"{Path(folder) / name}: missing, though another shard has this site; delete the shard's folder and rerun")
-            part, metadata = read_moments(Path(folder) / name)
-            parts.append(part)
-        site = _site(metadata)
-        moments[site.id], sites[site.id] = merge_all(parts), site
-    return Measurement(tables.read_metadata(first / "norms.parquet")["forward_dtype"], moments, sites, norms)
+    files, sites = {}, {}
+    for name in sorted(path.name for path in first.glob("*.parquet") if path.name != "norms.parquet"):
+        parts = [Path(folder) / name for folder in folders]
+        for part in parts:
+            if not part.is_file():
+                raise InputError(f"{part}: missing, though another shard has this site; delete the shard's folder and rerun")
+        site = _site(tables.read_metadata(parts[0]))
+        files[site.id], sites[site.id] = parts, site
+    return Measurement(tables.read_metadata(first / "norms.parquet")["forward_dtype"], StoredMoments(files), sites, norms)
 
 
 def norm_facts(row: Mapping[str, Any]) -> NormFacts:

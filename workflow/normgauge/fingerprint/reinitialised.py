@@ -13,7 +13,8 @@ from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch, batches, count_sequences
 from normgauge.capture import capture_model, norm_rows
 from normgauge.capture.study import select_sites
-from normgauge.checkpoints import open_checkpoint, reinitialise
+from normgauge.checkpoints.building import reinitialise
+from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.fingerprint.files import norm_facts, read_identity
 from normgauge.fingerprint.study import Identity, Measurement, Rows, measure
 from normgauge.provenance import execution_environment

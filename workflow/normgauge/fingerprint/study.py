@@ -48,9 +48,8 @@ class Identity:
     primary: str
 
 
-def _place(measurement: Measurement, site: Site) -> dict[str, Any]:
-    moments = measurement.moments[site.id]
-    values = (site.id, site.stack, site.block, site.tap, site.norm, moments.n, moments.d, measurement.forward_dtype, moments.method)
+def _place(site: Site, moments: Moments, forward_dtype: str) -> dict[str, Any]:
+    values = (site.id, site.stack, site.block, site.tap, site.norm, moments.n, moments.d, forward_dtype, moments.method)
     return dict(zip(PLACE, values, strict=True))
 
 
@@ -72,7 +71,7 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
         flags = limits(columns, moments.n, moments.d, norm, identity.precision)
         if site.norm and norm:
             flags += [f"protocol:{fault}" for fault in protocol_check(columns, moments, norm)]
-        rows.append({**_place(measurement, site), **columns, "ratio_to_embedding": None, "flags": flags})
+        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "ratio_to_embedding": None, "flags": flags})
     for stack in identity.blocks:
         members = [row for row in rows if row["stack"] == stack]
         profile = ratios(members)
@@ -97,7 +96,7 @@ def schur_rows(measurement: Measurement, identity: Identity) -> Rows:
             f"stored-{identity.precision}": identity.precision != "full",
         }
         flags = [flag for flag, holds in conditions.items() if holds]
-        rows.append({**_place(measurement, site), **columns, "flags": flags})
+        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags})
     return sorted(rows, key=_depth)
 
 

@@ -44,8 +44,8 @@ def train(recipe: str, seed: int, corpus_path: str | os.PathLike[str], folder: s
     sequences = _sequences(tokenizer, texts, chosen.context)
     if tokenizer.get_vocab_size() != chosen.vocabulary or len(sequences) < HELD_OUT_EVERY:
         raise InputError(
-            f"{Path(corpus_path).name}: too small for {recipe}: a vocabulary of {tokenizer.get_vocab_size()}, expected "
-            f"{chosen.vocabulary}, and {len(sequences)} sequences of {chosen.context} tokens, expected {HELD_OUT_EVERY} or more; use a longer corpus"
+            f"{Path(corpus_path).name}: too small for {recipe}: a vocabulary of {tokenizer.get_vocab_size()} and {len(sequences)} "
+            f"sequences, expected {chosen.vocabulary} and {HELD_OUT_EVERY} or more; use a longer corpus"
         )
     training, held_out = split(sequences)
     with _execution(seed, threads):
