@@ -17,6 +17,7 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/capture.smk"
 include: "workflow/rules/fingerprint.smk"
+include: "workflow/rules/recover.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -27,6 +28,7 @@ localrules:
     all_figures,
     smoke,
     table1_scale,
+    exact_recovery,
 
 
 rule all:
@@ -54,3 +56,8 @@ rule table1_scale:
     input:
         f"{TABLES}/table1.csv",
         f"{FIGURES}/table1.pdf",
+
+
+rule exact_recovery:
+    input:
+        RECOVERY_TARGETS,

@@ -14,14 +14,15 @@ from threadpoolctl import threadpool_limits
 import planted_checkpoints
 from normgauge import tables
 from normgauge.anatomy import describe
-from normgauge.checkpoints import build_model, open_checkpoint
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
 from normgauge.provenance import import_closure, sha256_file
 from normgauge.recovery import solve
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.assemble import assemble
 from normgauge.recovery.check_gauge import check_gauge
-from normgauge.recovery.compare import certificate_rows, compare, falsifier_rows, null_rows, straggler_rows
+from normgauge.recovery.compare import compare, straggler_rows, write_comparison
 from normgauge.recovery.description import Description
 from normgauge.recovery.observe import observe
 from normgauge.recovery.recover import close_stragglers
@@ -93,15 +94,11 @@ def test_half_precision_storage(tmp_path):
 def test_rows_fit_their_schemas(gpt2, tmp_path):
     checkpoint, folder = gpt2
     output = folder / "recovered"
-    everything = {
-        "recovery_map": compare(checkpoint, output),
-        "recovery_certificates": certificate_rows(output),
-        "recovery_null": null_rows(output),
-        "recovery_stragglers": straggler_rows(output),
-        "recovery_falsifier": falsifier_rows(checkpoint, describe(checkpoint.config), output),
-    }
-    for kind, rows in everything.items():
-        tables.write(tmp_path / f"{kind}.parquet", kind, rows, {})
+    kinds = ("map", "certificates", "null", "stragglers", "falsifier")
+    files = {kind: tmp_path / f"{kind}.parquet" for kind in kinds}
+    write_comparison(checkpoint, {"model": "tiny", "revision": "seed32"}, output, files)
+    everything = {f"recovery_{kind}": tables.read(path, f"recovery_{kind}") for kind, path in files.items()}
+    assert all(tables.read_metadata(path)["revision"] == "seed32" for path in files.values())
     assert {row["survivors"] for row in everything["recovery_certificates"]} == {1}
     assert everything["recovery_certificates"][0]["method"] == "sieve"
     assert sum(row["matches"] + row["claimed"] for row in everything["recovery_falsifier"]) == 0
@@ -170,12 +167,12 @@ def test_stragglers_close_with_fresh_observations(tmp_path):
     save_file(tensors, folder / "model.safetensors")
     checkpoint = open_checkpoint(folder)
     observe(checkpoint, tmp_path / "observations", ROWS, seed=32)
-    output = tmp_path / "recovered"
-    solve.write(output, *solve.solve_folder(tmp_path / "observations", arithmetic("torch")))
-    before = compare(checkpoint, output)
+    solution, output = tmp_path / "solution", tmp_path / "closed"
+    solve.write(solution, *solve.solve_folder(tmp_path / "observations", arithmetic("torch")))
+    before = compare(checkpoint, solution)
     assert sum(row["flagged"] for row in before) > 0
     assert sum(row["misses"] for row in before) == 0
-    assert close_stragglers(checkpoint, tmp_path / "observations", output, rows=4096, seed=100) > 0
+    assert close_stragglers(checkpoint, tmp_path / "observations", solution, output, rows=4096, seed=100) > 0
     after, looks = compare(checkpoint, output), straggler_rows(output)
     assert sum(row["misses"] for row in after) == 0
     assert sum(row["flagged"] for row in after) == sum(not look["within_reach"] for look in looks) > 0

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 
 from normgauge import tables
 from normgauge.errors import InputError
-from normgauge.render import figures, style
+from normgauge.render import figures, recovery, style
 from normgauge.render.style import Ruler
 from normgauge.render.tables import (
     Published,
@@ -36,7 +36,8 @@ from normgauge.render.tables import (
 from result_samples import SEEDS, STUDY, Sample, filled, write_results
 
 PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
-NAMES = tuple(figures.DRAWINGS)
+RECOVERY = ("recovery", "recovery_calibration")
+NAMES = tuple(name for name in figures.DRAWINGS if name not in RECOVERY)
 BUILDERS = {"table1": table1, "table2": table2, "trained_vs_random": trained_vs_random}
 KINDS = ("fingerprint", "schur")
 
@@ -309,6 +310,56 @@ def test_same_inputs_same_bytes(name: str, study: list[Path], tmp_path: Path) ->
     pdf = contents[0][2]
     assert b"/Type3" not in pdf
     assert b"/Subtype /Image" not in pdf
+
+
+def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
+    """The two tables of exact recovery from made-up maps, the last checkpoint without a LayerNorm."""
+    populations = {"behind a LayerNorm": "gauge line and lattice", "no norm": "least squares", "embedding": "none"}
+    maps, nulls = [], []
+    for place in range(checkpoints):
+        metadata = {"model": f"organisation-a-rather-long-model-name_with.many-parts-{place}", "revision": "1.0"}
+        norms = place == 0 or place < checkpoints - 1
+        rows = [
+            filled("recovery_map", tensor=f"{place}.{number}", population=population, argument=argument, values=10**7, determined=10**7)
+            | {"recovered": 10**7 - 1, "flagged": 1, "min_margin": 3.4 + place, "score": 1e-4 if norms and number == 0 else None}
+            for number, (population, argument) in enumerate(populations.items())
+        ]
+        counts = [100 + (-1) ** number if norms else 0 for number in range(50)]
+        bins = [{"low": number / 100, "high": (number + 1) / 100, "count": count} for number, count in enumerate(counts)]
+        for kind, content, paths in (("map", rows, maps), ("null", bins, nulls)):
+            paths.append(folder / str(place) / f"{kind}.parquet")
+            tables.write(paths[-1], f"recovery_{kind}", content, metadata)
+    names = {"recovery": "recovery", "calibration": "recovery_calibration"}
+    outputs = {f"{key}{ending}": folder / f"{name}.{suffix}" for key, name in names.items() for ending, suffix in (("", "parquet"), ("_csv", "csv"))}
+    recovery.write_tables(maps, nulls, outputs)
+    return {name: tables.read(folder / f"{name}.parquet", name) for name in RECOVERY}
+
+
+@pytest.mark.parametrize("checkpoints", [1, 7])
+@pytest.mark.parametrize("name", RECOVERY)
+def test_recovery_is_legible_and_always_the_same(name: str, checkpoints: int, tmp_path: Path) -> None:
+    rows = recovered(tmp_path, checkpoints)[name]
+    with matplotlib.rc_context(style.RC):
+        assert_legible(figures.DRAWINGS[name](rows))
+    outputs = [tmp_path / "first.pdf", tmp_path / "second.pdf"]
+    for output in outputs:
+        figures.draw(name, tmp_path / f"{name}.parquet", [output])
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_the_recovered_share_is_100_only_when_nothing_is_left(tmp_path: Path) -> None:
+    rows = recovered(tmp_path, 1)["recovery"]
+    text = text_of(figures.DRAWINGS["recovery"](rows))
+    assert "99.99%" in text
+    assert "100%" not in text
+    assert "30,000,000" in text
+    whole = [each | {"recovered": each["values"], "flagged": 0} for each in rows]
+    assert "100%" in text_of(figures.DRAWINGS["recovery"](whole))
+
+
+def test_scores_are_the_worst_of_their_own_checkpoint(tmp_path: Path) -> None:
+    scores = {each["model"][-1]: each["score"] for each in recovered(tmp_path, 3)["recovery_calibration"]}
+    assert scores == {"0": 1e-4, "1": 1e-4, "2": None}
 
 
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:

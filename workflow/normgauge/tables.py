@@ -150,6 +150,40 @@ _KIND = (
 _STATUS = "!against the published row: reproduced, deviates, below floor, not measured, or not published"
 _DEVIATIONS = "!columns whose value differs from the published one by more than its tolerance"
 
+_RECOVERY_MAP = (
+    ("tensor", STRING, "!tensor name"),
+    ("dtype", STRING, "!storage grid: float32, float16 or bfloat16"),
+    ("population", STRING, "!what the tensor is: no norm, behind a LayerNorm, behind an RMSNorm, norm, embedding, not observed"),
+    ("argument", STRING, "!what determines it: least squares, gauge line and lattice, two-parameter least squares, ..., or none"),
+    ("gauge_dimension", INT, "!directions that the observations do not see and the grid does not fix", "directions"),
+    ("values", INT, "!stored values", "values"),
+    ("determined", INT, "!values with a recovered grid point, claimed or flagged", "values"),
+    ("recovered", INT, "!claimed values whose bits are the stored ones", "values"),
+    ("flagged", INT, "!values not claimed because their margin is below 4", "values"),
+    ("misses", INT, "!claimed values whose bits differ from the stored ones", "values"),
+    ("min_margin", FLOAT, "least distance from a rounding boundary; null when nothing is determined", "noises"),
+    ("norm", STRING, "norm whose output the map reads, or the tensor's own norm"),
+    ("null_rank", INT, "directions that the design [X, 1] does not see", "directions"),
+    ("null_cosine", FLOAT, "cosine of the measured null vector with (1/g, -C)"),
+    ("relative_residual", FLOAT, "largest residual deviation of an output over its root mean square"),
+    ("draws", INT, "lattices that the search took", "lattices"),
+    ("score", FLOAT, "worst rounding residual over the well determined coordinates", "ulp"),
+    ("log10_null", FLOAT, "log10 of the probability that a wrong place on the line passes, the largest over columns"),
+    ("reason", STRING, "why values are undetermined, where any are"),
+    ("seconds", FLOAT, "!time of the solver", "s"),
+)
+
+_RECOVERY_NULL = (
+    ("low", FLOAT, "!lower end of the bin of the residual at a wrong place", "ulp"),
+    ("high", FLOAT, "!upper end of the bin", "ulp"),
+    ("count", INT, "!residuals of certified columns at random wrong places", "residuals"),
+)
+
+_CHECKPOINT = (
+    ("model", STRING, "!model id"),
+    ("revision", STRING, "!revision"),
+)
+
 SCHEMAS: dict[str, pa.Schema] = {
     "corpus": _schema(
         ("document", INT, "!number of the document"),
@@ -183,28 +217,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "reinitialised_fingerprint": _schema(*_SEED, *_PLACE, *_SPECTRUM),
     "reinitialised_schur": _schema(*_SEED, *_PLACE, *_SCHUR),
     "reinitialised_stacks": _schema(*_SEED, *_STACK),
-    "recovery_map": _schema(
-        ("tensor", STRING, "!tensor name"),
-        ("dtype", STRING, "!storage grid: float32, float16 or bfloat16"),
-        ("population", STRING, "!what the tensor is: no norm, behind a LayerNorm, behind an RMSNorm, norm, embedding, not observed"),
-        ("argument", STRING, "!what determines it: least squares, gauge line and lattice, two-parameter least squares, ..., or none"),
-        ("gauge_dimension", INT, "!directions that the observations do not see and the grid does not fix", "directions"),
-        ("values", INT, "!stored values", "values"),
-        ("determined", INT, "!values with a recovered grid point, claimed or flagged", "values"),
-        ("recovered", INT, "!claimed values whose bits are the stored ones", "values"),
-        ("flagged", INT, "!values not claimed because their margin is below 4", "values"),
-        ("misses", INT, "!claimed values whose bits differ from the stored ones", "values"),
-        ("min_margin", FLOAT, "least distance from a rounding boundary; null when nothing is determined", "noises"),
-        ("norm", STRING, "norm whose output the map reads, or the tensor's own norm"),
-        ("null_rank", INT, "directions that the design [X, 1] does not see", "directions"),
-        ("null_cosine", FLOAT, "cosine of the measured null vector with (1/g, -C)"),
-        ("relative_residual", FLOAT, "largest residual deviation of an output over its root mean square"),
-        ("draws", INT, "lattices that the search took", "lattices"),
-        ("score", FLOAT, "worst rounding residual over the well determined coordinates", "ulp"),
-        ("log10_null", FLOAT, "log10 of the probability that a wrong place on the line passes, the largest over columns"),
-        ("reason", STRING, "why values are undetermined, where any are"),
-        ("seconds", FLOAT, "!time of the solver", "s"),
-    ),
+    "recovery_map": _schema(*_RECOVERY_MAP),
     "recovery_certificates": _schema(
         ("module", STRING, "!linear module"),
         ("column", INT, "!output column"),
@@ -215,11 +228,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("tolerance", FLOAT, "!how far alpha may move: min over j of half_ulp(W_j) |g_j|"),
         ("seconds", FLOAT, "!time", "s"),
     ),
-    "recovery_null": _schema(
-        ("low", FLOAT, "!lower end of the bin of the residual at a wrong place", "ulp"),
-        ("high", FLOAT, "!upper end of the bin", "ulp"),
-        ("count", INT, "!residuals of certified columns at random wrong places", "residuals"),
-    ),
+    "recovery_null": _schema(*_RECOVERY_NULL),
     "recovery_stragglers": _schema(
         ("module", STRING, "!linear module"),
         ("column", INT, "!output column"),
@@ -237,6 +246,12 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("claimed", INT, "!values that it claims", "values"),
         ("matches", INT, "!values of it that equal the stored ones", "values"),
         ("residual_ratio", FLOAT, "!its residual over that of the true pairing"),
+    ),
+    "recovery": _schema(*_CHECKPOINT, *_RECOVERY_MAP),
+    "recovery_calibration": _schema(
+        *_CHECKPOINT,
+        *_RECOVERY_NULL,
+        ("score", FLOAT, "worst rounding residual at the recovered places of the checkpoint", "ulp"),
     ),
     "table1": _schema(
         *_IDENTITY,

@@ -59,13 +59,13 @@ def check_checkpoint(model, revision, where):
         fail(f"{where}: model {model} has no revision {revision}; it has {', '.join(revisions)}")
 
 
-def study_checkpoints(item):
-    """(model, revision) pairs of a study entry: `model@revision`, or `model` for the first revision, all of them if randomly initialised."""
+def listed_checkpoints(item, where):
+    """(model, revision) pairs of an entry of a list of models: `model@revision`, or `model` for the first revision, all of them if randomly initialised."""
     model, _, revision = item.partition("@")
     check_checkpoint(
         model,
         revision or next(iter(SOURCES[model].revisions)) if model in MODELS else "",
-        "study.models",
+        where,
     )
     if revision:
         return [(model, revision)]
@@ -83,7 +83,8 @@ MODELS = config["models"]
 SOURCES = {model: parse_source(model, entry) for model, entry in MODELS.items()}
 TRAINED = models_with(TrainedSource)
 RANDOM = models_with(RandomInitSource)
-STUDY = [pair for item in config["study"]["models"] for pair in study_checkpoints(item)]
+STUDY = [pair for item in config["study"]["models"] for pair in listed_checkpoints(item, "study.models")]
+RECOVERED = [pair for item in config["recovery"]["models"] for pair in listed_checkpoints(item, "recovery.models")]
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
@@ -226,6 +227,11 @@ def study_files(*kinds):
     ]
 
 
+def recovery_files(kind):
+    """This file of every checkpoint whose weights are recovered."""
+    return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in RECOVERED]
+
+
 # --- resources and code
 
 
@@ -242,6 +248,11 @@ def model_memory(wildcards, input, attempt):
 def moments_memory(wildcards, input, attempt):
     """Megabytes: the moments of one site at a time, a few matrices of its size."""
     return attempt * (1500 + 8 * max(map(largest_megabytes, input.moments)))
+
+
+def solver_memory(wildcards, input, attempt):
+    """Megabytes: a design and its factors, and a share of the columns of its outputs; nothing that is observed is larger than one array."""
+    return attempt * (2000 + 4 * largest_megabytes(input.observations))
 
 
 def code_of(script):

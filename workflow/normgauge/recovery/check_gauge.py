@@ -14,7 +14,8 @@ from torch import nn
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
-from normgauge.checkpoints import build_model, open_checkpoint
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import open_checkpoint
 
 ROWS = 64
 

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+from normgauge import tables
+from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.provenance import execution_environment
+
+
+def write_comparison(
+    checkpoint: Checkpoint, identity: Mapping[str, str], folder: Path, outputs: Mapping[str, str | os.PathLike[str]]
+) -> None:
+    """Write the five tables of one checkpoint: map, certificates, null, stragglers and falsifier; `identity` goes into their metadata.
+
+    `folder`: the solver's output, or that of the second stage.
+    """
+    rows = {
+        "map": compare(checkpoint, folder),
+        "certificates": certificate_rows(folder),
+        "null": null_rows(folder),
+        "stragglers": straggler_rows(folder),
+        "falsifier": falsifier_rows(checkpoint, describe(checkpoint.config), folder),
+    }
+    metadata = {**identity, **execution_environment()}
+    for kind, path in outputs.items():
+        tables.write(path, f"recovery_{kind}", rows[kind], metadata)
 
 
 def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:

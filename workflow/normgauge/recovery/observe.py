@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, LinearMap, Role, Tensor
-from normgauge.checkpoints import build_model
+from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.progress import Progress
 from normgauge.provenance import atomic_path

@@ -1,48 +1,47 @@
-"""One checkpoint from end to end: observe, solve in a process that gets arrays only, close the stragglers.
+"""Fresh observations for the stragglers, until they are decided.
 
-This module reads weights, to observe them; the solver and the second stage run as processes of their own.
+This module reads weights, to observe them; what decides is a process of its own that gets arrays only.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from normgauge.checkpoints import build_model
+from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
-from normgauge.provenance import LIBRARY
+from normgauge.provenance import LIBRARY, atomic_path
 from normgauge.recovery.observe import observe_columns
 from normgauge.recovery.second_stage import MOST_CHUNKS, open_columns
 
 MOST_AT_ONCE = 16
 
 
-def solve_apart(observations: Path, output: Path, arithmetic: str) -> None:
-    """Run the solver as a separate process on a folder of observations."""
-    _run("solve", str(observations), str(output), "--arithmetic", arithmetic)
+def close_stragglers(checkpoint: Checkpoint, observations: Path, solution: Path, output: Path, rows: int, seed: int) -> int:
+    """Write `output`, the solver's folder `solution` with its stragglers decided as far as may be; returns the fresh chunks drawn.
 
-
-def close_stragglers(checkpoint: Checkpoint, observations: Path, output: Path, rows: int, seed: int) -> int:
-    """Fresh chunks of `rows` positions for the columns that still need them; returns how many were drawn.
-
-    As the noise falls with the root of their number, each round draws as many as all before it, up to MOST_AT_ONCE.
+    A chunk is `rows` positions for the columns that still need them. As the noise falls with the root of their number, each round draws
+    as many as all before it, up to MOST_AT_ONCE. `seed`: of the first chunk; others than that of the observations, or nothing is fresh.
     """
     model, chunks = None, 0
-    while columns := open_columns(json.loads((output / "report.json").read_text())):
-        model = model or build_model(checkpoint, "float64")
-        count = min(max(chunks, 1), MOST_AT_ONCE, MOST_CHUNKS - chunks)
-        with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
-            fresh = Path(scratch) / "fresh"
-            observe_columns(model, checkpoint.config, fresh, count * rows, seed + chunks, columns)
-            _run("second_stage", str(observations), str(output), str(fresh), "--chunks", str(count))
-        chunks += count
+    with atomic_path(output) as temporary:
+        shutil.copytree(solution, temporary)
+        while columns := open_columns(json.loads((temporary / "report.json").read_text())):
+            model = model or build_model(checkpoint, "float64")
+            count = min(max(chunks, 1), MOST_AT_ONCE, MOST_CHUNKS - chunks)
+            with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
+                fresh = Path(scratch) / "fresh"
+                observe_columns(model, checkpoint.config, fresh, count * rows, seed + chunks, columns)
+                _merge_apart(str(observations), str(temporary), str(fresh), "--chunks", str(count))
+            chunks += count
     return chunks
 
 
-def _run(module: str, *arguments: str) -> None:
+def _merge_apart(*arguments: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])}
-    subprocess.run([sys.executable, "-m", f"normgauge.recovery.{module}", *arguments], check=True, env=environment)
+    subprocess.run([sys.executable, "-m", "normgauge.recovery.second_stage", *arguments], check=True, env=environment)

@@ -18,14 +18,14 @@ from matplotlib.patches import Patch
 
 from normgauge import tables
 from normgauge.errors import InputError
-from normgauge.render import sheets, style
+from normgauge.render import recovery, sheets, style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
 from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, number, precision_notes
 from normgauge.render.tables import SCHUR_TAP
 
 
 def draw(name: str, table: str | os.PathLike[str], outputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Draw the target `name` (table1, table2, trained_vs_random, figure3, figure6) from its result table into PDF and SVG files.
+    """Draw the target `name` (a key of DRAWINGS) from its result table into PDF and SVG files.
 
     InputError when the table has no rows.
     """
@@ -334,4 +334,6 @@ DRAWINGS: dict[str, Callable[[Rows], Figure]] = {
     "trained_vs_random": sheets.trained_vs_random,
     "figure3": figure3,
     "figure6": figure6,
+    "recovery": recovery.recovery,
+    "recovery_calibration": recovery.calibration,
 }

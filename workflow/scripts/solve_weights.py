@@ -1,0 +1,9 @@
+"""Recover weights from a folder of observations: this process knows of no checkpoint."""
+
+from _script import reporting, set_arithmetic
+
+with reporting(snakemake):
+    from normgauge.recovery.solve import main
+
+    set_arithmetic(snakemake.threads)
+    main([snakemake.input.observations, snakemake.output[0]])
