@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = (".git", ".venv", ".snakemake", "results", "figures", "logs", "tests", "benchmarks", "docs", "*_cache", "__pycache__")
+TARGETS = ("all", "all_tables", "all_figures", "smoke", "table1_scale", "exact_recovery")
 SMOKE = ("--configfile", "config/test/smoke.yaml")
 
 
@@ -47,7 +48,7 @@ class Project:
         assert table, said[-3000:]
         counts = {rule: int(count) for rule, count in (line.split() for line in table.group(1).splitlines())}
         assert sum(counts.values()) == int(table.group(2))
-        return {rule: count for rule, count in counts.items() if rule not in ("all", "all_tables", "all_figures", "smoke", "table1_scale", "exact_recovery")}
+        return {rule: count for rule, count in counts.items() if rule not in TARGETS}
 
     def outputs(self, *arguments: str) -> list[str]:
         """Every output and log path of a dry run."""

@@ -329,8 +329,12 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
         for kind, content, paths in (("map", rows, maps), ("null", bins, nulls)):
             paths.append(folder / str(place) / f"{kind}.parquet")
             tables.write(paths[-1], f"recovery_{kind}", content, metadata)
-    names = {"recovery": "recovery", "calibration": "recovery_calibration"}
-    outputs = {f"{key}{ending}": folder / f"{name}.{suffix}" for key, name in names.items() for ending, suffix in (("", "parquet"), ("_csv", "csv"))}
+    outputs = {
+        "recovery": folder / "recovery.parquet",
+        "recovery_csv": folder / "recovery.csv",
+        "calibration": folder / "recovery_calibration.parquet",
+        "calibration_csv": folder / "recovery_calibration.csv",
+    }
     recovery.write_tables(maps, nulls, outputs)
     return {name: tables.read(folder / f"{name}.parquet", name) for name in RECOVERY}
 

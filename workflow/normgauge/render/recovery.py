@@ -74,9 +74,9 @@ def recovery(rows: Rows) -> Figure:
         lines = [_population(population, argument, group) for (population, argument), group in groups.items()]
         body.append(Section(name, [*lines, _population("all", "", members)]))
     text = [
-        "recovered: claimed values whose bits are the stored ones. flagged: not claimed, the margin is below 4. misses: claimed values whose "
-        "bits differ. gauge: directions that neither the observations nor the storage grid fix. least margin: distance of the closest value "
-        "from a rounding boundary, in standard deviations of its noise.",
+        "recovered: claimed values whose bits are the stored ones. flagged: not claimed, the margin is below 4. misses: claimed values "
+        "whose bits differ. gauge: directions that neither the observations nor the storage grid fix. least margin: distance of the "
+        "closest value from a rounding boundary, in standard deviations of its noise.",
     ]
     return draw_table("Stored weights that activations determine, bit for bit", columns, body, text)
 
@@ -112,6 +112,7 @@ def calibration(rows: Rows) -> Figure:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(names.of(row), []).append(row)
+    groups = {name: members for name, members in groups.items() if any(row["count"] for row in members)}
     note = (
         "Certified columns of every map behind a LayerNorm, all their coordinates, at random wrong places in the search window; grey: the "
         "uniform distribution. Triangles: the worst residual over the well determined coordinates at the recovered places."
@@ -125,15 +126,16 @@ def calibration(rows: Rows) -> Figure:
         axes = figure.add_axes((36 / full, foot / height, (full - 46) / full, depth / height))
         for (name, members), (color, line) in zip(groups.items(), cycle(_LOOKS), strict=False):
             total, edges = sum(row["count"] for row in members), [row["low"] for row in members] + [members[-1]["high"]]
-            shares = [row["count"] * len(members) / max(total, 1) for row in members]
-            axes.stairs(shares, edges, color=color, linestyle=line, linewidth=1.0, label=f"{name}: {total:,} residuals")
+            shares = [row["count"] * len(members) / total for row in members]
+            axes.stairs(shares, edges, baseline=None, color=color, linestyle=line, linewidth=1.0, label=f"{name}: {total:,} residuals")
             if members[0]["score"] is not None:
                 axes.plot(members[0]["score"], 0, marker="v", markersize=5, color=color, clip_on=False, zorder=4)
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
-        axes.set(xlim=(0, 0.5), ylim=(0, None), xlabel="rounding residual at a wrong place on the gauge line, ulp", ylabel="count / uniform")
+        axes.set(xlim=(0, 0.5), ylim=(0, 1.5))
+        axes.set(xlabel="rounding residual at a wrong place on the gauge line, ulp", ylabel="count / uniform")
         figure.text(5 / full, 1 - 11 / height, "Rounding residuals at wrong places", weight="bold", ha="left", va="baseline")
         place = (5 / full, 1 - 15 / height)
         figure.legend(loc="upper left", bbox_to_anchor=place, frameon=False, borderaxespad=0, borderpad=0, labelspacing=0.25)
-        for row, text in enumerate(lines):
-            figure.text(5 / full, (foot - 34 - 10 * row) / height, text, ha="left", va="baseline", size=style.NOTE)
+        for below, text in enumerate(lines):
+            figure.text(5 / full, (foot - 34 - 10 * below) / height, text, ha="left", va="baseline", size=style.NOTE)
         return figure
