@@ -60,7 +60,6 @@ def recovery(rows: Rows) -> Figure:
         Column("flagged"),
         Column("un-\ndetermined"),
         Column("misses"),
-        Column("gauge"),
         Column("least\nmargin"),
     ]
     sections: dict[str, list[Row]] = {}
@@ -75,14 +74,14 @@ def recovery(rows: Rows) -> Figure:
         body.append(Section(name, [*lines, _population("all", "", members)]))
     text = [
         "recovered: claimed values whose bits are the stored ones. flagged: not claimed, the margin is below 4. misses: claimed values "
-        "whose bits differ. gauge: directions that neither the observations nor the storage grid fix. least margin: distance of the "
+        "whose bits differ. least margin: distance of the "
         "closest value from a rounding boundary, in standard deviations of its noise.",
     ]
     return draw_table("Stored weights that activations determine, bit for bit", columns, body, text)
 
 
 def _population(population: str, argument: str, rows: Rows) -> BodyRow:
-    total = {name: sum(row[name] for row in rows) for name in ("values", "determined", "recovered", "flagged", "misses", "gauge_dimension")}
+    total = {name: sum(row[name] for row in rows) for name in ("values", "determined", "recovered", "flagged", "misses")}
     margins = [row["min_margin"] for row in rows if row["min_margin"] is not None]
     weight = "bold" if population == "all" else "normal"
     texts = (
@@ -95,7 +94,6 @@ def _population(population: str, argument: str, rows: Rows) -> BodyRow:
         f"{total['flagged']:,}",
         f"{total['values'] - total['determined']:,}",
         f"{total['misses']:,}",
-        f"{total['gauge_dimension']:,}",
         number(min(margins, default=None), 2),
     )
     return BodyRow(tuple(cell(text, weight=weight) for text in texts))
