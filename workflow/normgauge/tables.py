@@ -73,9 +73,13 @@ _SPECTRUM = (
 _SCHUR = (
     ("lambda_min", FLOAT, "!smallest eigenvalue of A = X^T X / n, uncentred", "activation squared"),
     ("quadratic_form", FLOAT, "u^T A u with u = (1/gamma)/|1/gamma|; null where no norm feeds the site", "activation squared"),
-    ("delta", FLOAT, "1 - lambda_min / (u^T A u); null where no norm feeds the site"),
-    ("delta_recovered", FLOAT, "delta with the published noise-floor recovery"),
-    ("recovered", BOOL, "!whether the recovery applied"),
+    ("delta", FLOAT, "1 - lambda_min / (u^T A u); null where no norm feeds the site or rounding made u^T A u negative"),
+    (
+        "delta_recovered",
+        FLOAT,
+        "delta, or 1 - |lambda_min| / |u^T A u| where rounding made both negative (published recovery)",
+    ),
+    ("recovered", BOOL, "!whether the recovery applied (both negative, above -1e-4)"),
     ("axis_minimum", FLOAT, "!smallest diagonal entry of A: the best axis-aligned direction", "activation squared"),
     ("floor", FLOAT, "!eigenvalue floor: the larger of the forward and accumulator floors, squared, over n", "activation squared"),
     ("below_floor", BOOL, "!whether lambda_min or u^T A u lies at or below the floor, so that delta is noise"),
