@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import Attention, Builder, Readout, head_size, join, layer_norm, refuse_options, rotary_size, select_architecture, whole
+from normgauge.anatomy.build import (
+    Attention,
+    Builder,
+    Readout,
+    head_size,
+    join,
+    layer_norm,
+    refuse_options,
+    rotary_size,
+    select_architecture,
+    whole,
+)
 from normgauge.anatomy.structure import Anatomy, Axis, Placement, Positions, Role, Segment, Space, SpaceKind
 
 CLASSES = {

@@ -323,8 +323,7 @@ class AttentionGauge:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AttentionGauge) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("group_order", "head_order", "query_maps", "value_maps")
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in ("group_order", "head_order", "query_maps", "value_maps")
         )
 
 
