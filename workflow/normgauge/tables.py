@@ -286,7 +286,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         (
             "matrices",
             pa.list_(pa.float64()),
-            "!row-major: the orthogonal matrix; of an attention layer its query maps, then its value maps",
+            "!row by row: the orthogonal matrix; of an attention layer its query, then its value maps",
         ),
     ),
     "equivalence": _schema(

@@ -261,10 +261,11 @@ def _random_attention(anatomy: Anatomy, rule: Admissible, generator: np.random.G
     query, key, value = (anatomy.space(f"{prefix}{kind}") for kind in HEAD_SPACES)
     groups, repeats = key.heads, query.heads // key.heads
     order = generator.permutation(groups) if rule.heads_move else np.arange(groups)
-    within = [generator.permutation(repeats) if rule.heads_move else np.arange(repeats) for _ in range(groups)]
+    within = np.stack([generator.permutation(repeats) if rule.heads_move else np.arange(repeats) for _ in range(groups)])
     pattern = _pattern(rule.query_maps, anatomy.rotary_size, query.size // query.heads)
-    queries = [pattern(_well_conditioned(query.size // query.heads, generator)) for _ in range(groups)]
-    return AttentionGauge(order, within, queries, [_well_conditioned(value.size // value.heads, generator) for _ in range(groups)])
+    queries = np.stack([pattern(_well_conditioned(query.size // query.heads, generator)) for _ in range(groups)])
+    values = np.stack([_well_conditioned(value.size // value.heads, generator) for _ in range(groups)])
+    return AttentionGauge(order, within, queries, values)
 
 
 def _well_conditioned(size: int, generator: np.random.Generator) -> np.ndarray:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from normgauge.errors import InputError
 
@@ -19,8 +20,8 @@ ORTHOGONALITY = 1e-10  # largest entry of Q^T Q - I of a matrix that counts as o
 SIGN_SEED_OFFSET = 1000  # the signs of the recorded gauge with seed s are drawn with seed s + 1000
 
 
-def _frozen(values: object, dtype: type) -> np.ndarray:
-    array = np.array(values, dtype=dtype)
+def _frozen(values: ArrayLike, dtype: type) -> np.ndarray:
+    array: np.ndarray = np.array(values, dtype=dtype)
     array.setflags(write=False)
     return array
 

@@ -16,7 +16,7 @@ from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import require_admissible
 from normgauge.gauge.groups import AttentionGauge, HeadMap, Monomial, Orthogonal
-from normgauge.gauge.model_gauge import HEAD_SPACES, Gauge, attention_of
+from normgauge.gauge.model_gauge import Gauge, attention_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def axis_moves(anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bo
                 continue  # the gain of a query or key norm, shared by the heads: no admissible map moves it
             if len(copies) > 1:  # one run of values per query head
                 layer = gauge.elements[attention_of(name)]
-                assert isinstance(layer, AttentionGauge) and space.kind in HEAD_SPACES
+                assert isinstance(layer, AttentionGauge)
                 element, copies = layer.mixed, [np.arange(axis.size)]
         acting = _by_role(element, axis.role, gate and space.kind == SpaceKind.FFN)
         for copy in copies:
@@ -129,9 +129,7 @@ def check_tensors(anatomy: Anatomy, shapes: Mapping[str, tuple[int, ...]]) -> No
     listed = {tensor.name: tensor.shape for tensor in anatomy.tensors}
     for name, shape in shapes.items():
         if name not in listed:
-            raise InputError(
-                f"tensor {name} has no place in {anatomy.architecture}; name the class that was stored in config.architectures"
-            )
+            raise InputError(f"tensor {name} has no place in {anatomy.architecture}; name the stored class in config.architectures")
         if shape != listed[name]:
             raise InputError(f"tensor {name} has shape {list(shape)}, {anatomy.architecture} expects {list(listed[name])}; mend the config")
 
