@@ -136,7 +136,7 @@ def test_part_of_a_head_may_turn():
     assert found.relative <= 1e-10
 
 
-# ---------------------------------------------------------------- controls: outside the group the function changes, and the gauge is refused
+# ---------------------------------------------------------------- outside the group the function changes, and the gauge is refused
 
 
 def controls():
@@ -229,7 +229,6 @@ ABSORBING = [
     ("gpt2", "GPT2LMHeadModel"),
     ("gpt_neox", "GPTNeoXForCausalLM"),
     ("gpt_neox", "GPTNeoXForSequenceClassification"),
-    ("t5", "T5ForConditionalGeneration"),
     ("vit", "ViTForImageClassification"),
 ]
 
@@ -284,6 +283,7 @@ class _logits_only(torch.nn.Module):  # noqa: N801
         ("gemma2", "Gemma2ForCausalLM", "sandwich"),
         ("llama", "LlamaModel", "take the class with its head"),
         ("gpt2", "GPT2LMHeadModel", "untie the checkpoint first"),
+        ("t5", "T5ForConditionalGeneration", "untie the checkpoint first"),
         ("dinov2", "Dinov2ForImageClassification", "take the class with its head"),
     ],
 )

@@ -338,8 +338,9 @@ def head_size(config: Any) -> int:
 
 
 def rotary_size(config: Any) -> int:
-    """Coordinates of each head that turn with the position: all of them unless the config rotates a part."""
-    return int(head_size(config) * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    """Coordinates of each head that turn with the position, an even number: all of them unless the config rotates a part."""
+    part = int(head_size(config) * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    return part + part % 2
 
 
 def split_evenly(config: Any, width: int, heads: int) -> int:

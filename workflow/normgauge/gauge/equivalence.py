@@ -47,6 +47,8 @@ def outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[
 def moved_outputs(found: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge) -> dict[str, torch.Tensor]:
     """Outputs as they are after the gauge: hidden states move with their stream, all else stays."""
     spaces = {"last_hidden_state": anatomy.primary_stack.space, "encoder_last_hidden_state": anatomy.stacks[0].space}
+    if all(space.name != "pooled" for space in anatomy.spaces):  # DINOv2 pools by taking a token's state
+        spaces["pooler_output"] = anatomy.primary_stack.space
     moved = dict(found)
     for name in spaces.keys() & found.keys():
         element = gauge.on_space(anatomy, spaces[name])

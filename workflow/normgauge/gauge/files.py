@@ -113,4 +113,4 @@ def _rewrite(path: Path, stored: StoredTensors, moves: Mapping[str, tuple[Move, 
                 rows_stay = all(move.axis > 0 for move in moves[name])
                 for rows in stored.rows(name, CHUNK if rows_stay else 2**62):
                     moved = apply_moves(rows, moves[name]).contiguous()
-                    handle.write(memoryview(moved.view(torch.uint8).numpy()))
+                    handle.write(moved.view(torch.uint8).numpy().data)
