@@ -150,7 +150,8 @@ def test_too_few_samples_and_spoilt_matrices_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("case", "architecture"), [("llama", "LlamaForCausalLM"), ("gemma3", "Gemma3ForCausalLM"), ("gpt2", "GPT2LMHeadModel"), ("bert", "BertModel")]
+    ("case", "architecture"),
+    [("llama", "LlamaForCausalLM"), ("gemma3", "Gemma3ForCausalLM"), ("gpt2", "GPT2LMHeadModel"), ("bert", "BertModel")],
 )
 def test_the_gauge_of_a_model_is_recovered_at_every_site(case, architecture, tmp_path):
     checkpoint, anatomy = tiny(case, architecture)

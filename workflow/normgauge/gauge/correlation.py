@@ -63,6 +63,11 @@ class CrossCorrelation:
         found = variance <= CONSTANT**2 * (variance + mean**2)
         return found[0], found[1]
 
+    def deviations(self) -> tuple[np.ndarray, np.ndarray]:
+        """float64 (d,) each: standard deviations of the source and target coordinates."""
+        variance = np.maximum(self._squares / self.n - (self._sums / self.n) ** 2, 0)
+        return np.sqrt(variance[0]), np.sqrt(variance[1])
+
     def matrix(self) -> np.ndarray:
         """float (d, d): the centred, normalised correlation of source coordinate i with target coordinate j; 0 where one is constant."""
         constant = self.constant()
