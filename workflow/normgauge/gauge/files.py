@@ -53,7 +53,9 @@ class StoredTensors(Mapping[str, torch.Tensor]):
             handle.seek(self.start + entry["data_offsets"][0])
             for first in range(0, rows, step):
                 count = min(step, rows - first)
-                yield torch.frombuffer(bytearray(handle.read(count * width)), dtype=dtype).reshape([count, *shape[1:]] if shape else [])
+                buffer = bytearray(count * width)
+                handle.readinto(buffer)
+                yield torch.frombuffer(buffer, dtype=dtype).reshape([count, *shape[1:]] if shape else [])
 
 
 class _NamedTensors(Mapping[str, torch.Tensor]):

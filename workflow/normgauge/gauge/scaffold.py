@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgauge.gauge.groups import Monomial, Orthogonal
+from normgauge.gauge.groups import ORTHOGONALITY, Monomial, Orthogonal
 from normgauge.gauge.matching import assign
 
 RADIUS = float(np.sqrt(2 - np.sqrt(2)))
@@ -32,4 +32,4 @@ def discrete_part(rotation: Orthogonal) -> Scaffold:
     target, _, _ = assign(np.abs(matrix))
     entries = matrix[np.arange(len(matrix)), target]
     gauge = Monomial(target, np.where(entries < 0, -1.0, 1.0))
-    return Scaffold(gauge, Orthogonal(gauge.matrix().T @ matrix), bool((entries**2 > 0.5).all()))
+    return Scaffold(gauge, Orthogonal(gauge.matrix().T @ matrix), bool((entries**2 > 0.5 + ORTHOGONALITY).all()))

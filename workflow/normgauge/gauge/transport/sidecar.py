@@ -19,9 +19,11 @@ GAINS = ("native", "absorbed")
 
 @dataclass(frozen=True)
 class Sidecar:
-    """`base_sha256`: weights_sha256 of the model that the artifact now fits, `origin_sha256` of the one that it came from. `gains`: native, or
-    absorbed into the maps that read them. `groups`: by space, what moved it. `margins`: by space, the smallest margin of the recovery, or
-    None for a recorded gauge."""
+    """`base_sha256`: weights_sha256 of the model that the artifact now fits, `origin_sha256` of the one that it came from.
+
+    `gains`: native, or absorbed into the maps that read them. `groups`: by space, what moved it. `margins`: by space, the smallest
+    margin of the recovery, None for a recorded gauge.
+    """
 
     base_sha256: str
     origin_sha256: str
