@@ -309,6 +309,17 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("certified", BOOL, "!whether the matching is proven to be optimal"),
         ("seconds", FLOAT, "!time of the matching", "s"),
     ),
+    "gauge_audit": _schema(
+        ("claim", STRING, "!what names coordinates: attribution, active neurons or difference of means"),
+        ("site", STRING, "!site id"),
+        ("seed", INT, "!seed of the recorded gauge"),
+        ("top", INT, "!coordinates named", "coordinates"),
+        ("width", INT, "!width of the site", "coordinates"),
+        ("raw_overlap", FLOAT, "!share of the names that stay the same", "share"),
+        ("mapped_overlap", FLOAT, "!share that agree once the gauge is applied to them", "share"),
+        ("chance", FLOAT, "!overlap of two random sets of that size", "share"),
+        ("relative_deviation", FLOAT, "!of the outputs, as in equivalence"),
+    ),
 }
 
 
