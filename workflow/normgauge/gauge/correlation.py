@@ -38,6 +38,8 @@ class CrossCorrelation:
                 f"from both models; use one tokenizer and one set of probes"
             )
         pair = [value if value.dtype in (torch.float32, torch.float64) else value.float() for value in (source, target)]
+        if not len(source):
+            return
         for side, value in zip(("source", "target"), pair, strict=True):
             total = value.sum(0, dtype=torch.float64)
             if not total.isfinite().all():
@@ -105,14 +107,23 @@ def run_site_activations(model: torch.nn.Module, sites: Sequence[Site], batches:
 
 
 def correlate_sites(
-    source: torch.nn.Module, target: torch.nn.Module, sites: Sequence[Site], batches: Sequence[Batch]
+    source: torch.nn.Module, target: torch.nn.Module, sites: Sequence[Site], batches: Sequence[Batch], samples: int | None = None
 ) -> Mapping[str, CrossCorrelation]:
-    """Correlations of two models of one class at every site, over the same batches. One batch's activations are held at a time."""
+    """Correlations of two models of one class at every site, over the same batches. One batch's activations are held at a time.
+
+    `samples`: take only the first so many of each site; InputError when there are fewer.
+    """
     found = {site.id: CrossCorrelation(site.width) for site in sites}
     for first, second in zip(run_site_activations(source, sites, batches), run_site_activations(target, sites, batches), strict=True):
         for name, correlation in found.items():
+            left = None if samples is None else samples - correlation.n
             try:
-                correlation.update(first[name], second[name])
+                correlation.update(first[name][:left], second[name][:left])
             except InputError as error:
                 raise InputError(f"site {name}: {error}") from error
+        if samples is not None and all(correlation.n == samples for correlation in found.values()):
+            break
+    for name, correlation in found.items():
+        if samples is not None and correlation.n < samples:
+            raise InputError(f"site {name}: {correlation.n} samples in the probes, {samples} asked for; give more probes")
     return found
