@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ _FLAGS = (
     "--disable-sync",
     "--window-size=1500,1200",
 )
+
+# What the driver answers to a click while the page is being drawn anew.
+_NOT_YET = ("element click intercepted", "element not interactable", "stale element reference")
 
 
 class Browser:
@@ -57,12 +61,20 @@ class Browser:
             time.sleep(0.1)
         raise AssertionError(f"the page never satisfied {expression}; it shows: {self.evaluate('document.body.innerText')[:800]}")
 
-    def click(self, expression: str) -> None:
-        """Click the element that the expression gives, once it is there, as a mouse would."""
-        self.wait_for(f"!!({expression})")
-        element = self.evaluate(expression)
-        (identity,) = element.values()
-        self._call("POST", f"/element/{identity}/click", {})
+    def click(self, expression: str, seconds: float = 60) -> None:
+        """Click the element that the expression gives, once a mouse could: it is there, in view, and nothing that still moves covers it."""
+        refusal = None
+        for _ in range(int(seconds * 10)):
+            (identity,) = self.wait_for(expression).values()
+            try:
+                self._call("POST", f"/element/{identity}/click", {})
+                return
+            except urllib.error.HTTPError as answer:
+                refusal = json.load(answer)["value"]
+                if refusal["error"] not in _NOT_YET:
+                    break
+                time.sleep(0.1)
+        raise AssertionError(f"no click on {expression}: {refusal}")
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))

@@ -40,6 +40,7 @@ def real_folder(model_id: str) -> Path:
     return folder
 
 
+@cache
 def opened(model_id: str) -> Checkpoint:
-    """The checkpoint as the model table opens it."""
+    """The checkpoint as the model table opens it; shared by the tests, which leave its tensors as they are."""
     return open_checkpoint(real_folder(model_id), ENTRIES[model_id].get("config"))

@@ -112,9 +112,8 @@ def test_planted_faults_on_a_real_model_are_named(tmp_path):
 def test_a_model_trained_here_has_the_kernel_and_its_rows(tmp_path):
     corpus = tmp_path / "corpus.parquet"
     text = " ".join(f"the {word} of number {index}" for index in range(4000) for word in ("cat", "house", "river"))
-    tables.write(
-        corpus, "corpus", [{"document": 0, "name": "made", "text": text, "payload": None, "sha256": "0" * 64}], {"sha256": "0" * 64}
-    )
+    document = {"document": 0, "name": "made", "text": text, "payload": None, "sha256": "0" * 64}
+    tables.write(corpus, "corpus", [document], {"corpus": "made", "corpus_sha256": "0" * 64})
     folder = tmp_path / "checkpoint"
     train("gpt2-smoke", 42, corpus, folder, 1)
     checkpoint = open_checkpoint(folder)

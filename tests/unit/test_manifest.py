@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from normgauge.anatomy.structure import Anatomy, Axis, Norm, NormKind, Placement, Role, Segment, Space, SpaceKind, Stack, Tensor
+from normgauge.anatomy.structure import Anatomy, Axis, Norm, NormKind, Placement, Positions, Role, Segment, Space, SpaceKind, Stack, Tensor
 from normgauge.checkpoints.manifest import Manifest, build_manifest, file_records, stored_precision, weights_sha256, write_manifest
 from normgauge.errors import InputError
 
@@ -41,6 +41,7 @@ def toy_anatomy(terminal: bool = True) -> Anatomy:
         norms=norms,
         stacks=(Stack("decoder", "residual", 4, ("block.0",), "norm" if terminal else None, causal=True),),
         sites=(),
+        positions=Positions.ROTARY,
         tied=True,
     )
 

@@ -52,7 +52,7 @@ rule measure_reinitialised:
         entry=entry_part("modality", "config"),
         seeds=config["reinitialised"]["seeds"],
         forward_dtypes=config["reinitialised"]["forward_dtypes"],
-        schur_sites=capture_option("schur_sites"),
+        schur_sites=config["reinitialised"]["schur_sites"],
         accumulation=capture_option("accumulation"),
         batch_size=capture_option("batch_size"),
     script:

@@ -1,0 +1,195 @@
+"""Hooks read exactly the named tensors, stream them, and refuse what cannot be measured before the long work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from normgauge.anatomy.structure import Norm, NormKind, Site
+from normgauge.calibration.batches import Batch
+from normgauge.capture.hooks import capture
+from normgauge.capture.norms import effective_gain
+from normgauge.capture.study import capture_model, moments_file, select_sites
+from normgauge.errors import InputError
+from normgauge.moments import merge
+
+WIDTH = 6
+
+
+class Block(torch.nn.Module):
+    """Called twice per forward pass with its input by keyword; returns a tuple, as transformers' blocks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden_states):
+        return hidden_states + torch.tanh(3 * self.linear(hidden_states)), "attention weights"
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, WIDTH)
+        self.block = Block()
+        self.head = torch.nn.Linear(WIDTH, 50)
+
+    def forward(self, ids):
+        hidden = self.embedding(ids)
+        for _ in range(2):
+            hidden = self.block(hidden_states=hidden)[0]
+        return self.head(hidden)
+
+
+def site(name, module="block", hook="output", call=0, group="residual", width=WIDTH, tap="output"):
+    return Site(name, group, "decoder", 1, tap, module, hook, width, None, call)
+
+
+SITES = (
+    site("embedding", hook="input"),
+    site("first"),
+    site("second", call=1),
+    site("linear input", "block.linear", "input", call=1),
+)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model().double().eval().requires_grad_(False)
+
+
+def ids(seed=0, batch=8, length=16):
+    return torch.randint(0, 50, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def batch(seed=0, mask=None, **shape):
+    return Batch({"ids": ids(seed, **shape)}, {"decoder": mask})
+
+
+def expected(model, tokens):
+    zero = model.embedding(tokens)
+    one = model.block(zero)[0]
+    return {"embedding": zero, "first": one, "second": model.block(one)[0], "linear input": one}
+
+
+def assert_moments(moments, rows):
+    rows = rows.reshape(-1, WIDTH).numpy()
+    centred = rows - rows.mean(0)
+    assert moments.n == len(rows)
+    np.testing.assert_allclose(moments.mean, rows.mean(0), atol=1e-12)
+    np.testing.assert_allclose(moments.scatter(), centred.T @ centred, atol=1e-10)
+
+
+def test_every_site_sees_its_own_tensor_over_all_batches(model):
+    measured = capture(model, SITES, [batch(0), batch(1)], "cov64")
+    values = [expected(model, ids(seed)) for seed in (0, 1)]
+    for name, moments in measured.items():
+        assert_moments(moments, torch.cat([value[name] for value in values]))
+
+
+def test_masked_positions_do_not_count(model):
+    mask = torch.rand(8, 16, generator=torch.Generator().manual_seed(3)) < 0.5
+    measured = capture(model, SITES, [batch(0, mask)], "cov64")
+    for name, value in expected(model, ids(0)).items():
+        assert_moments(measured[name], value[mask])
+
+
+def test_shards_merge_to_the_whole(model):
+    whole = capture(model, SITES, [batch(0), batch(1)], "cov64")
+    parts = [capture(model, SITES, [batch(seed)], "cov64") for seed in (0, 1)]
+    for name in whole:
+        merged = merge(parts[0][name], parts[1][name])
+        np.testing.assert_allclose(merged.scatter(), whole[name].scatter(), atol=1e-10)
+
+
+def test_no_hook_is_left_behind(model):
+    capture(model, SITES, [batch(0)], "cov64")
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_module_that_is_not_there_or_not_called_is_named(model):
+    with pytest.raises(InputError, match=r"site lost: the model has no module block\.norm"):
+        capture(model, [site("lost", "block.norm")], [batch(0)], "cov64")
+    with pytest.raises(InputError, match="site third: module block was not called 3 times"):
+        capture(model, [site("third", call=2)], [batch(0)], "cov64")
+    with pytest.raises(InputError, match="site wide: expected width 7"):
+        capture(model, [site("wide", width=7)], [batch(0)], "cov64")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_non_finite_activations_name_the_site_at_the_first_batch(model, value):
+    model.embedding.weight[:, 2] = value
+    seen = []
+
+    def source():
+        for seed in range(5):
+            seen.append(seed)
+            yield batch(seed)
+
+    with pytest.raises(InputError, match="site embedding: activations hold NaN or infinity"):
+        capture(model, SITES, source(), "cov64")
+    assert seen == [0]
+
+
+def test_too_few_samples_are_refused_after_the_first_batch(model):
+    seen = []
+
+    def source():
+        for seed in range(5):
+            seen.append(seed)
+            yield batch(seed, batch=1, length=1)
+
+    with pytest.raises(InputError, match="site embedding: 5 samples for 6 coordinates"):
+        capture(model, SITES, source(), "cov64", first_batches=5)
+    assert seen == [0]
+
+
+def test_auto_takes_the_orthogonal_factor_exactly_where_the_spectrum_is_wide(model):
+    model.embedding.weight[:, 0] = 1e-9 * model.embedding.weight[:, 0]
+    measured = capture_model(model, SITES, lambda: [batch(0), batch(1)], 2, "auto", "label", 2)
+    assert {name: moments.method for name, moments in measured.items()} == {
+        "embedding": "tsqr64",
+        "first": "cov64",
+        "second": "cov64",
+        "linear input": "cov64",
+    }
+    rows = torch.cat([expected(model, ids(seed))["embedding"].reshape(-1, WIDTH) for seed in (0, 1)])
+    assert measured["embedding"].spectrum()[0][0] == pytest.approx(torch.linalg.svdvals(rows - rows.mean(0))[-1].item(), rel=1e-5)
+
+
+class Sites:
+    """An anatomy as far as the choice of sites needs one."""
+
+    sites = (*SITES, site("schur", group="schur", tap="mlp_up_input"), site("other", group="schur", tap="query_key_value_input"))
+
+    def sites_in(self, groups):
+        return tuple(each for each in self.sites if each.group in groups)
+
+
+def test_choice_of_sites():
+    assert [each.id for each in select_sites(Sites(), ["schur"])] == ["schur", "other"]
+    assert [each.id for each in select_sites(Sites(), ["schur"], ["mlp_up_input"])] == ["schur"]
+    assert len(select_sites(Sites(), ["residual", "terminal"], ["mlp_up_input"])) == len(SITES)
+    with pytest.raises(InputError, match="group 'everything' is unknown"):
+        select_sites(Sites(), ["everything"])
+    with pytest.raises(InputError, match="Schur site 'mlp' is unknown"):
+        select_sites(Sites(), ["schur"], ["mlp"])
+
+
+def norm(gain="g", offset=0.0):
+    return Norm("ln", NormKind.RMS_NORM, "residual", 3, gain, None, 1e-6, offset)
+
+
+def test_effective_gain():
+    stored = {"g": torch.tensor([-1.0, 0.0, 2.0])}
+    assert effective_gain(norm(), stored).tolist() == [-1, 0, 2]
+    assert effective_gain(norm(offset=1.0), stored).tolist() == [0, 1, 3]
+    assert effective_gain(norm(gain=None), stored).tolist() == [1, 1, 1]
+    with pytest.raises(InputError, match="every gain in g is zero"):
+        effective_gain(norm(), {"g": torch.zeros(3)})
+
+
+def test_file_names():
+    assert str(moments_file("decoder/block.3/output")) == "decoder__block.3__output.parquet"
