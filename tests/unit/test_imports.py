@@ -18,6 +18,7 @@ ORDER = (
     "moments",
     "capture",
     "fingerprint",
+    "gauge",
     "render",
 )
 RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "render"}
