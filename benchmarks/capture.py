@@ -1,7 +1,7 @@
 """Capture against the bare forward pass of the same model, side by side; memory and time against N.
 
 Needs measured checkpoints: snakemake --cores 2 results/minilm-l6/0.1.0/summary.parquet results/smollm2-135m/0.1.2/summary.parquet
-Run from the repository root: PYTHONPATH=workflow python benchmarks/capture.py [model/revision ...]
+How to run it: benchmarks/README.md [model/revision ...]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.moments import Accumulator, Workspace
 from side_by_side import interleaved, peak_memory_mb, write_results
 
-DEFAULT = ("minilm-l6/0.1.0", "smollm2-135m/0.1.2")
+DEFAULT = {"minilm-l6/0.1.0": 5, "smollm2-135m/0.1.2": 2}  # rounds
 GROUPS = {"residual + terminal": ("residual", "terminal"), "all groups": ("residual", "terminal", "taps", "schur")}
 
 
@@ -54,7 +54,7 @@ def accumulate_alone(sites: tuple[Site, ...], rows: int, passes: int) -> None:
             accumulator.update(chunks[site.width])
 
 
-def speed_rows(checkpoint: str) -> list[dict[str, object]]:
+def speed_rows(checkpoint: str, rounds: int) -> list[dict[str, object]]:
     model, inputs, sites = load(checkpoint)
     rows = inputs[0].inputs["input_ids"].numel()
     everything = sites["all groups"]
@@ -64,7 +64,7 @@ def speed_rows(checkpoint: str) -> list[dict[str, object]]:
             **{name: lambda chosen=chosen: capture(model, chosen, inputs, "cov64") for name, chosen in sites.items()},
             "updates of all groups alone": lambda: accumulate_alone(everything, rows, len(inputs)),
         },
-        repeats=3,
+        repeats=rounds,
     )
     bound = seconds["forward"] + seconds["updates of all groups alone"]
     return [
@@ -119,5 +119,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--scaling"]:
         scaling(sys.argv[2], int(sys.argv[3]))
     else:
-        checkpoints = sys.argv[1:] or DEFAULT
-        write_results("capture", [row for name in checkpoints for row in speed_rows(name)] + scaling_rows(checkpoints[0]))
+        checkpoints = dict.fromkeys(sys.argv[1:], 3) or DEFAULT
+        rows = [row for name, rounds in checkpoints.items() for row in speed_rows(name, rounds)]
+        write_results("capture", rows + scaling_rows(next(iter(checkpoints))))

@@ -1,6 +1,6 @@
 """cov64 and tsqr64 against torch's X.T @ X, numpy's QR and scikit-learn's IncrementalPCA: seconds and accuracy, in one run.
 
-Run from the repository root: PYTHONPATH=workflow python benchmarks/moments.py
+How to run it: benchmarks/README.md
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Snakemake's own cost: seconds of a run with nothing to do, and the number of jobs of a run from nothing.
 
-Needs a finished `snakemake all_tables`. Run from the repository root: PYTHONPATH=workflow python benchmarks/workflow.py
+Needs a finished `snakemake all_tables`. How to run it: benchmarks/README.md
 """
 
 from __future__ import annotations

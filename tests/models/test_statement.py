@@ -51,7 +51,7 @@ def norm_outputs(measurement):
     for site in measurement.sites.values():
         if site.norm:
             moments, norm = measurement.moments[site.id], measurement.norms[site.norm]
-            yield site, moments, norm, spectrum_columns(moments, measurement.forward_dtype, norm)
+            yield site, moments, norm, spectrum_columns(site.id, moments, measurement.forward_dtype, norm)
 
 
 @pytest.mark.parametrize("model_id", LAYER_NORM)
@@ -101,10 +101,10 @@ def test_planted_faults_on_a_real_model_are_named(tmp_path):
     terminal = "decoder/terminal_norm"
     norm = measurement.norms[measurement.sites[terminal].norm]
     wrong = measurement.moments["decoder/block.4/output"]
-    assert protocol_check(spectrum_columns(wrong, "float32", norm), wrong, norm) == ["wrong-hook"]
+    assert protocol_check(spectrum_columns("wrong", wrong, "float32", norm), wrong, norm) == ["wrong-hook"]
     good = measurement.moments[terminal]
     raw = Moments(good.method, good.n, good.mean, good.scatter(centred=False))
-    columns = spectrum_columns(raw, "float32", norm)
+    columns = spectrum_columns("raw", raw, "float32", norm)
     assert columns["cos_gamma_inv"] < 0.9999
     assert protocol_check(columns, raw, norm) == ["raw-gram"]
 

@@ -10,8 +10,9 @@ from normgauge.anatomy.structure import Norm, NormKind, Site
 from normgauge.calibration.batches import Batch
 from normgauge.capture.hooks import capture
 from normgauge.capture.norms import effective_gain
-from normgauge.capture.study import capture_model, moments_file, select_sites
+from normgauge.capture.study import capture_checkpoint, capture_model, moments_file, select_sites
 from normgauge.errors import InputError
+from normgauge.fingerprint.files import read_measurement
 from normgauge.moments import merge
 
 WIDTH = 6
@@ -176,6 +177,37 @@ def test_choice_of_sites():
         select_sites(Sites(), ["everything"])
     with pytest.raises(InputError, match="Schur site 'mlp' is unknown"):
         select_sites(Sites(), ["schur"], ["mlp"])
+
+
+def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
+    """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a quarter of the calibration."""
+    from transformers import GPT2Config, GPT2Model
+
+    from normgauge.calibration.prepare import prepare
+
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"])
+    GPT2Model(config).save_pretrained(tmp_path / "checkpoint")
+    entry = {"modality": "text", "calibration": "random-tokens"}
+    prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
+    for shard in range(4):
+        capture_checkpoint(
+            model_id="m",
+            revision="r",
+            folder=tmp_path / "checkpoint",
+            manifest={"weights_sha256": "0", "precision": "full"},
+            calibration=tmp_path / "calibration.parquet",
+            destination=tmp_path / f"{shard}-of-4",
+            config_overrides=None,
+            forward_dtype="float32",
+            groups=["residual"],
+            schur_taps=None,
+            accumulation="cov64",
+            shard=shard,
+            shards=4,
+            batch_size=8,
+        )
+    measurement = read_measurement([tmp_path / f"{shard}-of-4" for shard in range(4)])
+    assert {moments.n for moments in measurement.moments.values()} == {128}
 
 
 def norm(gain="g", offset=0.0):

@@ -8,7 +8,7 @@ from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
 from normgauge.fingerprint import Identity, Measurement, NormFacts, alignment, kernel_basis, measure, protocol_check
 from normgauge.fingerprint.profile import behaviour, norm_kind_from_activations, norm_kind_from_parameters
-from normgauge.fingerprint.schur import schur_columns
+from normgauge.fingerprint.schur import noise_floor_recovery, schur_columns
 from normgauge.fingerprint.spectrum import check_accumulation, effective_rank, limits, spectrum_columns
 from normgauge.moments import Accumulator, Moments
 
@@ -62,7 +62,7 @@ def test_the_bottom_of_a_layer_norm_output_is_the_predicted_kernel(gains, method
     gain = gain_of(gains)
     norm = facts("LayerNorm", gain, BIAS)
     moments = moments_of(layer_norm(gaussian() + 1.5, gain, BIAS), method)
-    columns = spectrum_columns(moments, "float64", norm)
+    columns = spectrum_columns("site", moments, "float64", norm)
     assert columns["cos_gamma_inv"] > 0.9999
     assert columns["null_cos_gamma_inv"] > 0.9999
     assert columns["null_dimension"] == (2 if gains == "two zeros" else 1)
@@ -83,10 +83,11 @@ def test_rms_norm_has_no_kernel():
     gain = gain_of("plain", 400)
     norm = facts("RMSNorm", gain)
     moments = moments_of(rms_norm(gaussian(d=400, n=8000), gain))
-    columns = spectrum_columns(moments, "float64", norm)
+    columns = spectrum_columns("site", moments, "float64", norm)
     assert columns["null_dimension"] == 0
     assert columns["relative_gamma_inv"] > 1e-2
-    assert protocol_check(columns, moments, norm) == (["rms-alignment"] if columns["cos_gamma_inv"] > 0.1 else [])
+    assert columns["cos_gamma_inv"] < 0.15
+    assert protocol_check(columns, moments, norm) == []
 
 
 def test_an_aligned_rms_norm_is_reported_as_a_finding():
@@ -96,7 +97,7 @@ def test_an_aligned_rms_norm_is_reported_as_a_finding():
     x = gaussian()
     x = x - 0.999 * (x @ direction)[:, None] * direction
     moments = moments_of(x)
-    assert protocol_check(spectrum_columns(moments, "float64", norm), moments, norm) == ["rms-alignment"]
+    assert protocol_check(spectrum_columns("site", moments, "float64", norm), moments, norm) == ["rms-alignment"]
 
 
 def planted_fault(name):
@@ -119,13 +120,13 @@ def test_float64_accumulation_resolves_what_the_planted_float32_floor_hides():
     x = gaussian()
     massive = x[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos() + 1e-5 * x
     better = moments_of(layer_norm(massive, gain_of("plain"), BIAS))
-    assert protocol_check(spectrum_columns(better, "float64", norm), better, norm) == []
+    assert protocol_check(spectrum_columns("site", better, "float64", norm), better, norm) == []
 
 
 @pytest.mark.parametrize("fault", ["wrong-hook", "raw-gram", "accumulator-floor"])
 def test_the_protocol_check_names_the_planted_fault(fault):
     moments, norm = planted_fault(fault)
-    columns = spectrum_columns(moments, "float64", norm)
+    columns = spectrum_columns("site", moments, "float64", norm)
     assert columns["cos_gamma_inv"] < 0.9999
     assert protocol_check(columns, moments, norm) == [fault]
 
@@ -137,7 +138,7 @@ def test_the_raw_gram_misses_the_kernel_exactly_when_the_bias_has_a_part_along_i
     across = BIAS - (BIAS @ kernel) * kernel
     for bias, misses in ((along, True), (across, False)):
         norm = facts("LayerNorm", gain, bias)
-        columns = spectrum_columns(moments_of(layer_norm(gaussian(), gain, bias)), "float64", norm)
+        columns = spectrum_columns("site", moments_of(layer_norm(gaussian(), gain, bias)), "float64", norm)
         assert columns["cos_gamma_inv"] > 0.9999
         assert (columns["raw_cos_gamma_inv"] < 0.9) == misses
         assert columns["cos_beta_gamma_inv"] == pytest.approx(1.0 if misses else 0.0, abs=1e-6)
@@ -147,13 +148,18 @@ def test_float32_forward_puts_the_kernel_below_its_floor_and_says_so():
     gain = gain_of("plain")
     norm = facts("LayerNorm", gain, BIAS)
     moments = moments_of(layer_norm(gaussian(dtype=torch.float32), gain, BIAS))
-    columns = spectrum_columns(moments, "float32", norm)
+    columns = spectrum_columns("site", moments, "float32", norm)
     assert columns["sigma_min"] <= max(columns["forward_floor"], columns["accumulator_floor"])
     assert columns["sigma_active_min"] > 100 * columns["forward_floor"]
     assert columns["active_rank"] == D - 1
     assert "sigma-min-below-floor" in limits(columns, N, D, norm, "full")
     assert "stored-quantised" in limits(columns, N, D, norm, "quantised")
     assert "n-over-d-below-10" in limits(columns, 9 * D, D, norm, "full")
+
+
+def test_constant_activations_are_refused_by_site():
+    with pytest.raises(InputError, match="site decoder/embedding: the activations do not vary"):
+        spectrum_columns("decoder/embedding", moments_of(torch.ones(N, D, dtype=torch.float64)), "float64", None)
 
 
 def test_effective_rank_of_known_spectra():
@@ -193,7 +199,25 @@ def test_schur_at_a_layer_norm_output_without_bias_is_rounding_and_marked():
     norm = facts("LayerNorm", gain)
     columns = schur_columns(moments_of(layer_norm(gaussian(dtype=torch.float32), gain, torch.zeros(D))), "float32", norm)
     assert columns["below_floor"]
-    assert columns["recovered"] == ((columns["lambda_min"] < 0) == (columns["quadratic_form"] < 0))
+    assert columns["recovered"] == (columns["lambda_min"] < 0 and columns["quadratic_form"] < 0)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "quadratic", "expected"),
+    [
+        (0.2, 0.5, (0.6, 0.6, False)),
+        (2e-14, 5e-14, (0.6, 0.6, False)),
+        (-2e-14, -5e-14, (None, 0.6, True)),
+        (-5e-14, -2e-14, (None, -1.5, True)),
+        (-2e-14, 0.5, (1.0, 1.0, False)),
+        (-2e-14, -5e-3, (None, None, False)),
+        (0.2, None, (None, None, False)),
+    ],
+)
+def test_noise_floor_recovery(lowest, quadratic, expected):
+    """The published rule; its negative values appear only where both numbers are rounding."""
+    delta, recovered_delta, recovered = noise_floor_recovery(lowest, quadratic)
+    assert (delta, recovered_delta, recovered) == (pytest.approx(expected[0]), pytest.approx(expected[1]), expected[2])
 
 
 @pytest.mark.parametrize(
@@ -215,6 +239,7 @@ def test_norm_kind():
     with_bias, without = facts("LayerNorm", gain_of("plain"), BIAS), facts("RMSNorm", gain_of("plain"))
     assert norm_kind_from_parameters([without, with_bias]) == "LayerNorm"
     assert norm_kind_from_parameters([without]) == "RMSNorm"
+    assert norm_kind_from_parameters([]).startswith("undetermined")
     assert norm_kind_from_activations(True, False) == "LayerNorm"
     assert norm_kind_from_activations(False, False) == "RMSNorm"
     assert norm_kind_from_activations(True, True).startswith("undetermined")

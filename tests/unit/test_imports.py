@@ -18,6 +18,7 @@ ORDER = (
     "moments",
     "capture",
     "fingerprint",
+    "gauge",
     "recovery",
     "render",
 )

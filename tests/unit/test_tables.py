@@ -1,5 +1,6 @@
 """Schemas are checked at writing, the same rows give the same bytes, and docs/data.md is what the schemas say."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,16 @@ def test_the_data_dictionary_is_in_step_with_the_schemas():
 def test_csv_joins_lists(tmp_path):
     tables.write_csv(tmp_path / "a.csv", "norms", [{**ROW, "gain": ["1", "2"]}])
     assert (tmp_path / "a.csv").read_text() == "norm,kind,space,eps,gain,bias\nln_f,LayerNorm,residual,1e-05,1;2,\n"
+
+
+def test_links_in_the_documents_lead_somewhere():
+    root = Path(__file__).parents[2]
+    documents = [root / "README.md", root / "config" / "README.md", root / "benchmarks" / "README.md", *(root / "docs").rglob("*.md")]
+    links = [
+        (document, target)
+        for document in documents
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", document.read_text())
+        if "://" not in target
+    ]
+    assert len(links) > 15
+    assert [(str(document.name), target) for document, target in links if not (document.parent / target).exists()] == []

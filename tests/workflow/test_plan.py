@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("source: {path: nowhere}\n    modality: text\n    calibration: kjv", "nowhere is missing or empty"),
+        ("source: {path: nowhere}\n    modality: text\n    calibration: kjv", "nowhere is missing"),
         ("source: {random_init: {config: none.json, seed: 1}}\n    modality: text\n    calibration: kjv", "none.json is missing"),
         ("source: {hub: a/b, revision: main}\n    modality: text\n    calibration: kjv", "40 lower-case hex digits"),
         ("source: {path: config}\n    modality: text\n    calibration: kjv\n    colour: red", "colour"),

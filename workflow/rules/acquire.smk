@@ -40,6 +40,6 @@ rule acquire_checkpoint:
         runtime=240,
     params:
         code=code_of("acquire_checkpoint.py"),
-        entry=entry_part("source", "modality", "config", "objective", "licence"),
+        entry=entry_part("source", "modality", "calibration", "config", "objective", "licence"),
     script:
         "../scripts/acquire_checkpoint.py"

@@ -12,11 +12,15 @@ WORKFLOW = Path(workflow.basedir) / "workflow"
 
 # Scripts, here and in jobs on a cluster, import the library from this folder, not from an installation.
 sys.path.insert(0, str(WORKFLOW))
-os.environ.update(
-    PYTHONPATH=os.pathsep.join(dict.fromkeys([str(WORKFLOW), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    dict.fromkeys([str(WORKFLOW), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 )
+# torch and numpy bring a thread pool each. Their threads spin while they wait, and take the cores from one another: capture ran at half speed.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 from normgauge.calibration.corpora import CORPORA, fetch_needed
+from normgauge.checkpoints.layout import checkpoint_files
 from normgauge.checkpoints.sources import (
     LocalSource,
     PackageSource,
@@ -177,16 +181,20 @@ def corpus_wheel(wildcards):
 def local_files(wildcards):
     """The user's files that a checkpoint is made from: the folder of a path source, the configuration of a random initialisation."""
     source = SOURCES[wildcards.model]
+    where = f"models.{wildcards.model}.source"
     if isinstance(source, RandomInitSource):
-        path = Path(source.config)
-    elif isinstance(source, LocalSource):
-        path = Path(source.path)
-    else:
-        return []
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    if not files:
-        fail(f"models.{wildcards.model}.source: {path} is missing or empty; give an existing file or folder")
-    return [str(file) for file in files]
+        if not Path(source.config).is_file():
+            fail(f"{where}: {source.config} is missing; give an existing configuration file")
+        return [source.config]
+    if isinstance(source, LocalSource):
+        folder = Path(source.path)
+        if not folder.is_dir():
+            fail(f"{where}: {folder} is missing; give an existing folder")
+        try:
+            return [str(folder / name) for name in checkpoint_files([file.name for file in folder.iterdir()], f"{where}: {folder}")]
+        except InputError as error:
+            fail(error)
+    return []
 
 
 def corpus_path(name):

@@ -19,6 +19,6 @@ rule train_checkpoint:
         gpu=0,
     params:
         code=code_of("train_checkpoint.py"),
-        entry=entry_part("source", "modality", "config", "objective", "licence"),
+        entry=entry_part("source", "modality", "calibration", "config", "objective", "licence"),
     script:
         "../scripts/train_checkpoint.py"

@@ -50,8 +50,6 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
         TRANSFORMERS_VERBOSITY="error",
         TOKENIZERS_PARALLELISM="false",
     )
-    # Waiting threads that spin cost a busy node up to three times the work; sleeping ones cost an idle node next to nothing.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     terminal, path = sys.stderr, Path(job.log[0])
     path.parent.mkdir(parents=True, exist_ok=True)

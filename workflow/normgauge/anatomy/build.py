@@ -85,6 +85,7 @@ class Builder:
     placement: Placement
     positions: Positions
     style: NormStyle
+    rotary_size: int = 0
     spaces: dict[str, Space] = field(default_factory=dict)
     tensors: list[Tensor] = field(default_factory=list)
     maps: list[LinearMap] = field(default_factory=list)
@@ -319,6 +320,7 @@ class Builder:
             sites=tuple(self.sites),
             positions=self.positions,
             tied=any(tensor.alias_of for tensor in self.tensors),
+            rotary_size=self.rotary_size,
         )
 
 
@@ -333,6 +335,12 @@ def rms_norm(eps: float, gain_offset: float = 0.0) -> NormStyle:
 def head_size(config: Any) -> int:
     """Coordinates per attention head: the config's head_dim where it has one, else the width split evenly."""
     return getattr(config, "head_dim", None) or split_evenly(config, config.hidden_size, config.num_attention_heads)
+
+
+def rotary_size(config: Any) -> int:
+    """Coordinates of each head that turn with the position, an even number: all of them unless the config rotates a part."""
+    part = int(head_size(config) * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    return part + part % 2
 
 
 def split_evenly(config: Any, width: int, heads: int) -> int:

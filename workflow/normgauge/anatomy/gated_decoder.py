@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normgauge.anatomy.build import Builder, Readout, head_size, join, refuse_options, rms_norm, select_architecture
+from normgauge.anatomy.build import Builder, Readout, head_size, join, refuse_options, rms_norm, rotary_size, select_architecture
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
 
 STACK = "decoder"
@@ -69,7 +69,7 @@ def describe(config: Any) -> Anatomy:
     prefix, readout = select_architecture(config, _classes(facts))
     placement = Placement.SANDWICH if facts.sandwich else Placement.PRE
     style = rms_norm(config.rms_norm_eps, facts.gain_offset)
-    builder = Builder(config.model_type, config.architectures[0], placement, Positions.ROTARY, style)
+    builder = Builder(config.model_type, config.architectures[0], placement, Positions.ROTARY, style, rotary_size(config))
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding = f"{join(prefix, 'embed_tokens')}.weight"
     builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)

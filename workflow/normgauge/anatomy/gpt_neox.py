@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import Attention, Builder, Readout, head_size, join, layer_norm, refuse_options, select_architecture, whole
+from normgauge.anatomy.build import (
+    Attention,
+    Builder,
+    Readout,
+    head_size,
+    join,
+    layer_norm,
+    refuse_options,
+    rotary_size,
+    select_architecture,
+    whole,
+)
 from normgauge.anatomy.structure import Anatomy, Axis, Placement, Positions, Role, Segment, Space, SpaceKind
 
 CLASSES = {
@@ -22,7 +33,7 @@ def describe(config: Any) -> Anatomy:
     prefix, readout = select_architecture(config, CLASSES)
     placement = Placement.PARALLEL if config.use_parallel_residual else Placement.PRE
     style = layer_norm(config.layer_norm_eps)
-    builder = Builder("gpt_neox", config.architectures[0], placement, Positions.ROTARY, style)
+    builder = Builder("gpt_neox", config.architectures[0], placement, Positions.ROTARY, style, rotary_size(config))
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding = f"{join(prefix, 'embed_in')}.weight"
     builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)

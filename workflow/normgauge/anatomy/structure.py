@@ -197,7 +197,8 @@ class Stack:
 class Anatomy:
     """A model: spaces, tensors, maps, norms, stacks and sites, each listed once, in forward order.
 
-    Two spaces whose coordinates a tied tensor forces to agree are one space.
+    Two spaces whose coordinates a tied tensor forces to agree are one space. With rotary positions the first `rotary_size`
+    coordinates of each query and key head turn, coordinate j together with j + rotary_size / 2.
     """
 
     family: str
@@ -211,6 +212,7 @@ class Anatomy:
     sites: tuple[Site, ...]
     positions: Positions
     tied: bool = False
+    rotary_size: int = 0
 
     def norm(self, name: str) -> Norm:
         return next(norm for norm in self.norms if norm.name == name)

@@ -90,7 +90,8 @@ def prepare(
     tables.write(path, "calibration", rows, metadata)
 
 
-def _checked_interface(entry: Mapping[str, Any], config: Any, length: int) -> Interface:
+def check_interface(entry: Mapping[str, Any], config: Any) -> Interface:
+    """What the model takes; InputError when the entry's modality or calibration is something else."""
     interface = interface_of(config)
     modality, name = entry["modality"], entry["calibration"]
     content = corpus_named(name).content
@@ -100,6 +101,11 @@ def _checked_interface(entry: Mapping[str, Any], config: Any, length: int) -> In
         )
     if content not in SUITABLE[interface]:
         raise InputError(f"calibration {name}: holds {content}, but a {config.model_type} model takes {interface}; choose another corpus")
+    return interface
+
+
+def _checked_interface(entry: Mapping[str, Any], config: Any, length: int) -> Interface:
+    interface = check_interface(entry, config)
     if interface not in (Interface.IMAGE, Interface.RECEPTOR):
         limit = maximum_length(config)
         if limit is not None and length > limit:

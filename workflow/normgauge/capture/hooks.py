@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -40,10 +40,10 @@ def capture(
     accumulators = {site.id: Accumulator(accumulation, site.width, workspace) for site in sites}
     body = body_of(model)
     parameter, started = next(model.parameters()), False
-    with torch.inference_mode(), _hooked(model, sites, accumulators) as state:
+    with torch.inference_mode(), hooked(model, sites, accumulators) as state:
         for batch in batches:
             state.begin(batch.masks)
-            body(**{key: _placed(value, parameter) for key, value in batch.inputs.items()})
+            body(**{key: placed(value, parameter) for key, value in batch.inputs.items()})
             state.check_all_fired()
             if not started:
                 _expect_enough_samples(accumulators, first_batches)
@@ -69,16 +69,22 @@ def _expect_enough_samples(accumulators: dict[str, Accumulator], first_batches: 
             )
 
 
-def _placed(value: Any, parameter: torch.Tensor) -> Any:
+def placed(value: Any, parameter: torch.Tensor) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return value.to(parameter.device, parameter.dtype if value.is_floating_point() else None)
 
 
+class Receiver(Protocol):
+    """What takes the activations of one site, (rows, width) per call of its module."""
+
+    def update(self, rows: torch.Tensor, /) -> None: ...
+
+
 class _State:
     """What the hooks share during one forward pass: the masks, and how often each module has been called."""
 
-    def __init__(self, sites: Sequence[Site], accumulators: dict[str, Accumulator]) -> None:
+    def __init__(self, sites: Sequence[Site], accumulators: Mapping[str, Receiver]) -> None:
         self.sites, self.accumulators = sites, accumulators
         self.masks: Mapping[str, torch.Tensor | None] = {}
         self.calls: dict[tuple[str, str], int] = defaultdict(int)
@@ -115,7 +121,8 @@ class _State:
 
 
 @contextmanager
-def _hooked(model: torch.nn.Module, sites: Sequence[Site], accumulators: dict[str, Accumulator]) -> Iterator[_State]:
+def hooked(model: torch.nn.Module, sites: Sequence[Site], accumulators: Mapping[str, Receiver]) -> Iterator[_State]:
+    """Within this context every forward pass, after `begin(masks)`, hands each site's activations to its receiver."""
     state = _State(sites, accumulators)
     groups: dict[tuple[str, str], list[Site]] = defaultdict(list)
     for site in sites:

@@ -103,7 +103,7 @@ def capture_checkpoint(
     own = sequences * (shard + 1) // shards - sequences * shard // shards
     steps = -(-own // batch_size)
     label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"
-    moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences))
+    moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
     provenance = {
         "model": model_id,
         "revision": revision,

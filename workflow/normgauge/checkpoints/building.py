@@ -14,7 +14,7 @@ from normgauge.checkpoints.architectures.float64 import exact_float64
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 
-REMEDY = "name the class that was stored in config.architectures"
+REMEDY = "restore the file, or name the class that was stored in config.architectures"
 
 
 def build_model(checkpoint: Checkpoint, forward_dtype: str) -> nn.Module:
@@ -45,11 +45,30 @@ def reinitialise(source: Any, seed: int, forward_dtype: str) -> nn.Module:
     return _assemble(config, tensors, forward_dtype, f"initialisation with seed {seed}")
 
 
-def _assemble(config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: str, origin: str) -> nn.Module:
-    dtype = dtype_named(forward_dtype)
+def check_checkpoint(checkpoint: Checkpoint) -> None:
+    """Refuse, before any work is built on it, a checkpoint that `build_model` would refuse; only the tensors' values are read.
+
+    Raises the InputErrors of `build_model`.
+    """
+    origin = checkpoint.files[0].name
+    _, complete = _matched(checkpoint.config, checkpoint.tensors, torch.float32, origin)
+    for name, tensor in complete.items():
+        _check_finite(name, tensor, origin)
+
+
+def _matched(
+    config: Any, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, origin: str
+) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """The class without values, and the tensors under all its names, checked against it."""
     model = empty_model(config, dtype)
     complete = _with_ties(tensors, getattr(model, "all_tied_weights_keys", {}), origin)
     _check(complete, model.state_dict(), type(model).__name__, origin)
+    return model, complete
+
+
+def _assemble(config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: str, origin: str) -> nn.Module:
+    dtype = dtype_named(forward_dtype)
+    model, complete = _matched(config, tensors, dtype, origin)
     unique = {id(tensor): (name, tensor) for name, tensor in complete.items()}  # tied tensors are cast once
     values = {key: _cast(name, tensor, dtype, origin) for key, (name, tensor) in unique.items()}
     model.load_state_dict({name: values[id(tensor)] for name, tensor in complete.items()}, assign=True)
@@ -88,6 +107,12 @@ def _check(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Ten
 
 def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:
     cast = tensor.to(dtype)
-    if bad := int((~cast.isfinite()).sum()):
-        raise InputError(f"{origin}: tensor {name} holds {bad} values that are NaN or infinite in {dtype}; the checkpoint is unusable")
+    _check_finite(name, cast, origin)
     return cast
+
+
+def _check_finite(name: str, tensor: torch.Tensor, origin: str) -> None:
+    if bad := int((~tensor.isfinite()).sum()):
+        raise InputError(
+            f"{origin}: tensor {name} holds {bad} values that are NaN or infinite in {tensor.dtype}; the checkpoint is unusable"
+        )

@@ -101,6 +101,12 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
     return config
 
 
+def class_names(config: Any, sources: tuple[str, ...]) -> dict[str, str | None]:
+    """Stored tensor name -> its name in the class, None for one that the class computes itself. Raises InputError as `open_checkpoint`."""
+    renamed = _renamed(empty_model(config, torch.float32), sources)
+    return {source: None if any(re.fullmatch(pattern, target) for pattern in SUPERFLUOUS) else target for source, target in renamed.items()}
+
+
 def _named(config: Any, weights: Weights) -> Checkpoint:
     """Rename stored tensors to the names of the class, leaving out the superfluous ones."""
     model = empty_model(config, torch.float32)

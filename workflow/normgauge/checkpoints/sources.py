@@ -25,7 +25,7 @@ CALIBRATIONS: dict[str, tuple[str, ...]] = {
     "text": ("kjv", "python-docs", "python-code", "smiles", "random-tokens"),
     "tokens": ("tcr", "smiles", "random-tokens"),
     "image": ("images", "random-noise"),
-    "audio": ("random-noise",),
+    "audio": ("random-noise", "kjv", "python-docs", "python-code"),  # a text corpus feeds the decoder
 }
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

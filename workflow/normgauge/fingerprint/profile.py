@@ -38,6 +38,8 @@ def behaviour(placement: str, profile: Sequence[float | None], ranks: Sequence[i
 
 def norm_kind_from_parameters(norms: Sequence[NormFacts]) -> str:
     """LayerNorm when the stream's norms store biases, else RMSNorm. A LayerNorm without biases reads as RMSNorm; activations tell."""
+    if not norms:
+        return "undetermined (no norm output captured)"
     return "LayerNorm" if any(norm.bias is not None for norm in norms) else "RMSNorm"
 
 

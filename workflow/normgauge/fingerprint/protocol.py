@@ -16,6 +16,8 @@ from normgauge.moments import Moments
 
 KERNEL_COSINE = 0.9999
 RMS_COSINE = 0.10
+"""The published bound for RMSNorm. Random directions in d coordinates have cosines of about 1/sqrt(d), so for narrow models (d < 900) the
+bound is three times that: chance alone exceeds it in 0.3 % of cases."""
 FLOOR_MARGIN = 32.0
 """How far above the floors |X v| may lie and still be rounding: the mean subtraction inside a norm and the elementwise gain each round
 once per coordinate, and a handful of such errors add up; a norm without mean subtraction lies orders of magnitude above."""
@@ -34,12 +36,14 @@ def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts
     - `wrong-hook`: the activations vary along 1/gamma, so they are not this norm's output.
     - `accumulator-floor`: they vanish along 1/gamma, but the float32 accumulation's floor hides which direction is the bottom.
     - `deeper-direction`: they vanish along 1/gamma and a resolved direction lies deeper still: a finding about the model.
-    - `rms-alignment`: an RMSNorm's bottom direction aligns with 1/gamma beyond 0.10, which the theory does not predict: a finding.
+    - `rms-alignment`: an RMSNorm's bottom direction aligns with 1/gamma beyond max(0.10, 3/sqrt(d)), which the theory does not
+      predict: a finding.
 
     When several directions lie below the floor the bottom one is not determined; then the statement is that 1/gamma lies among them.
     """
     if norm.kind != "LayerNorm":
-        return ["rms-alignment"] if columns["cos_gamma_inv"] > RMS_COSINE and not norm.has_zero_gain else []
+        bound = max(RMS_COSINE, 3 / np.sqrt(moments.d))
+        return ["rms-alignment"] if columns["cos_gamma_inv"] > bound and not norm.has_zero_gain else []
     if columns["cos_gamma_inv"] >= KERNEL_COSINE:
         return []
     if not vanishes_along_kernel(columns):

@@ -12,7 +12,8 @@ from normgauge.moments import Moments
 from normgauge.moments.algebra import EPSILON
 
 RECOVERY_LIMIT = 1e-4
-"""The published noise-floor recovery applies when both numbers lie below this (seed 003, A.6)."""
+"""The published noise-floor recovery applies when both numbers are smaller than this and of the same sign (seed 003, A.6). When both are
+positive it changes nothing; what it recovers are pairs that rounding made negative."""
 
 
 def schur_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def schur_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) 
     floor = highest * max(ROUNDOFF[forward_dtype] ** 2, accumulator)
     diagonal = np.diag(moments.scatter(centred=False)) / moments.n
     quadratic = None if norm is None else _quadratic_form(moments, norm.kernel)
-    delta, recovered_delta, recovered = _delta(lowest, quadratic)
+    delta, recovered_delta, recovered = noise_floor_recovery(lowest, quadratic)
     return {
         "lambda_min": lowest,
         "quadratic_form": quadratic,
@@ -50,9 +51,10 @@ def _quadratic_form(moments: Moments, kernel: np.ndarray) -> float:
     return float(min(axis @ gram @ axis for axis in kernel.T))
 
 
-def _delta(lowest: float, quadratic: float | None) -> tuple[float | None, float | None, bool]:
+def noise_floor_recovery(lowest: float, quadratic: float | None) -> tuple[float | None, float | None, bool]:
+    """(delta, delta after the published recovery, whether it applied), from lambda_min and u^T A u."""
     if quadratic is None or quadratic == 0:
         return None, None, False
-    delta = 1 - lowest / quadratic
-    at_floor = abs(lowest) < RECOVERY_LIMIT and abs(quadratic) < RECOVERY_LIMIT and (lowest < 0) == (quadratic < 0)
-    return delta, 1 - abs(lowest) / abs(quadratic) if at_floor else delta, at_floor
+    delta = 1 - lowest / quadratic if quadratic > 0 else None
+    both_negative = max(lowest, quadratic) < 0 and min(lowest, quadratic) > -RECOVERY_LIMIT
+    return delta, 1 - abs(lowest) / abs(quadratic) if both_negative else delta, both_negative

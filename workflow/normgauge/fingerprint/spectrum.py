@@ -36,13 +36,17 @@ def check_accumulation(site: str, moments: Moments, sigma_max: float, forced: bo
         )
 
 
-def spectrum_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) -> dict[str, Any]:
+def spectrum_columns(site: str, moments: Moments, forward_dtype: str, norm: NormFacts | None) -> dict[str, Any]:
     """Columns of schema `fingerprint` that describe the spectrum, centred and raw; without ratio_to_embedding and flags.
 
     Active directions lie above both floors: the accumulator's and the forward's (raw sigma_max times the unit roundoff). sigma_min is
-    recorded as computed; sigma_active_min is null when nothing is active.
+    recorded as computed; sigma_active_min is null when nothing is active. Raises InputError when the activations are constant.
     """
     sigma, vectors = moments.spectrum(centred=True)
+    if sigma[-1] == 0:
+        raise InputError(
+            f"site {site}: the activations do not vary over the calibration, so there is no spectrum; check the weights before it"
+        )
     raw_sigma, raw_vectors = moments.spectrum(centred=False)
     forward_floor = float(raw_sigma[-1]) * ROUNDOFF[forward_dtype]
     centred = _one_protocol(moments, sigma, forward_floor)
@@ -86,7 +90,7 @@ def _one_protocol(moments: Moments, sigma: np.ndarray, forward_floor: float) -> 
         "sigma_active_min": float(active[0]) if active.size else None,
         "sigma_max": float(sigma[-1]),
         "active_rank": int(active.size),
-        "effective_rank": effective_rank(sigma) if sigma[-1] > 0 else 0.0,
+        "effective_rank": effective_rank(sigma),
     }
 
 

@@ -66,7 +66,7 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
         moments = measurement.moments[site.id]
         name = site.norm or measurement.terminal_norm(site.stack)
         norm = measurement.norms[name] if name else None
-        columns = spectrum_columns(moments, measurement.forward_dtype, norm)
+        columns = spectrum_columns(site.id, moments, measurement.forward_dtype, norm)
         check_accumulation(site.id, moments, columns["sigma_max"], force_cov32)
         flags = limits(columns, moments.n, moments.d, norm, identity.precision)
         if site.norm and norm:

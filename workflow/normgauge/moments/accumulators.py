@@ -64,7 +64,7 @@ class Accumulator:
             syrk = ssyrk if self.method == "cov32" else dsyrk
             self._matrix = syrk(1.0, rows.numpy().T, beta=1.0, c=self._matrix, overwrite_c=1)
         self.n += chunk.shape[0]
-        if not np.isfinite(self._matrix[0]).all():
+        if not (np.isfinite(self._matrix[0]).all() and np.isfinite(self._matrix.diagonal()).all()):
             raise InputError("activations hold NaN or infinity: check the checkpoint's weights and the forward dtype's range")
 
     def _widened(self, chunk: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

@@ -105,7 +105,7 @@ def table2(rows: Rows) -> Figure:
 
     def body(row: Row) -> list[BodyRow]:
         weights = [] if row["kind"] == "re-initialised" else precision_notes(row)
-        failures = [f"protocol check failed: {plain(failure)}" for failure in row["protocol"]]
+        failures = list(map(_failure, row["protocol"]))
         marks = notes.mark([*weights, *_disagreements(row), *_undetermined_bottom(row), *failures, *map(_flag, row["flags"])])
         deviates = set(row["deviations"])
 
@@ -167,6 +167,12 @@ def _disagreements(row: Row) -> list[str]:
     if row["norm_kinds_agree"]:
         return []
     return [f"the activations read as {row['norm_kind_activations']}, the parameters as {row['norm_kind_parameters']}"]
+
+
+def _failure(entry: str) -> str:
+    """A failed check of the measurement, or a finding about the model: docs/method.md tells them apart."""
+    kind = "finding" if entry.endswith(("rms-alignment", "deeper-direction")) else "protocol check failed"
+    return f"{kind}: {plain(entry)}"
 
 
 def _undetermined_bottom(row: Row) -> list[str]:

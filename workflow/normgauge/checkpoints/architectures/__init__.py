@@ -54,5 +54,9 @@ def empty_model(config: Any, dtype: torch.dtype) -> nn.Module:
     In float64 the buffers (rotary frequencies, embedding scales) are computed in float64, not rounded to float32 first.
     """
     precise = KeepFloat64() if dtype == torch.float64 else nullcontext()
-    with precise, init_empty_weights(include_buffers=False), no_init_weights():
-        return new_model(config, dtype)
+    try:
+        with precise, init_empty_weights(include_buffers=False), no_init_weights():
+            return new_model(config, dtype)
+    except (ValueError, TypeError, KeyError, AssertionError, RuntimeError, ZeroDivisionError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"config.json: {config.architectures[0]} refuses these settings ({reason}); mend the config") from error

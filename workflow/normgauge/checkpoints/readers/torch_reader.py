@@ -6,6 +6,7 @@ Only tensors are unpickled (`weights_only=True`); a file that needs anything mor
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ def load(path: Path) -> dict[str, torch.Tensor]:
     Raises InputError when the file is not a dictionary of dense tensors, is truncated, or holds pickled objects beyond tensors.
     """
     try:
-        value = torch.load(path, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings():  # torch's remarks about a file's pickle protocol come before it refuses the file
+            warnings.simplefilter("ignore")
+            value = torch.load(path, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: refused: the file holds pickled objects beyond tensors; convert it to safetensors") from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:

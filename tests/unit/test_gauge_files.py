@@ -1,0 +1,109 @@
+"""Whole checkpoint folders: identical bytes after a round trip, untouched files, refusals that leave nothing behind."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.errors import InputError
+from normgauge.gauge import files
+from normgauge.gauge.admissible import random_gauge
+from normgauge.gauge.equivalence import deviation
+from normgauge.gauge.files import StoredTensors, transform_folder
+from normgauge.gauge.groups import Monomial, Orthogonal
+from normgauge.gauge.model_gauge import Gauge
+from unit.gauge_models import inputs_of, tiny
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny Llama in bfloat16 and float32, in two shards, with a superfluous tensor and a tokenizer."""
+    checkpoint, _ = tiny("llama", "LlamaForCausalLM")
+    path = tmp_path / "stored"
+    path.mkdir()
+    checkpoint.config.save_pretrained(path)
+    (path / "tokenizer.json").write_text("{}")
+    tensors = {name: value.bfloat16() if "mlp" in name else value for name, value in checkpoint.tensors.items()}
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(3)
+    names = list(tensors)
+    weight_map = {name: f"model-{1 + number % 2:05}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(weight_map.values()):
+        save_file({name: tensors[name] for name in names if weight_map[name] == file}, path / file, metadata={"format": "pt"})
+    import json
+
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return path
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_a_gauge_and_its_inverse_give_back_identical_files(folder, tmp_path):
+    _, anatomy = tiny("llama", "LlamaForCausalLM")
+    gauge = Gauge({"residual": Monomial.random(12, 42), "decoder/block.1/ffn": Monomial.random(20, 43)})
+    transform_folder(folder, tmp_path / "moved", gauge)
+    assert contents(tmp_path / "moved") != contents(folder)
+    transform_folder(tmp_path / "moved", tmp_path / "back", gauge.inverse())
+    assert contents(tmp_path / "back") == contents(folder)
+    moved = {name: value for file in (tmp_path / "moved").glob("*.safetensors") for name, value in load_file(file).items()}
+    assert torch.equal(moved["model.layers.0.self_attn.rotary_emb.inv_freq"], torch.ones(3))
+    for full in (random_gauge(anatomy, 7), gauge):
+        transform_folder(folder, tmp_path / "full", full)
+        models = [build_model(open_checkpoint(path), "float32") for path in (folder, tmp_path / "full")]
+        found = deviation(*models, anatomy, full, [inputs_of("llama", "LlamaForCausalLM")])
+        assert found.relative < 0.05  # scales are rounded to bfloat16; a wrong gauge is off by more than the logits themselves
+
+
+def test_rows_are_moved_in_runs(folder, tmp_path, monkeypatch):
+    gauge = Gauge({"residual": Monomial.random(12, 42)})
+    transform_folder(folder, tmp_path / "whole", gauge)
+    monkeypatch.setattr(files, "CHUNK", 100)
+    transform_folder(folder, tmp_path / "runs", gauge)
+    assert contents(tmp_path / "runs") == contents(tmp_path / "whole")
+    stored = StoredTensors(folder / "model-00001-of-00002.safetensors")
+    assert [len(rows) for rows in stored.rows("model.embed_tokens.weight", 100)] == [2] * 8 + [1]
+    assert len(stored) == len(list(stored))
+
+
+def test_memory_is_that_of_a_run_of_rows(tmp_path):
+    checkpoint, _ = tiny("llama", "LlamaForCausalLM")
+    source = tmp_path / "wide"
+    source.mkdir()
+    config = checkpoint.config.__class__(**{**checkpoint.config.to_dict(), "vocab_size": 400_000})
+    config.architectures = ["LlamaModel"]
+    config.save_pretrained(source)
+    tensors = {name.removeprefix("model."): value for name, value in checkpoint.tensors.items() if name != "lm_head.weight"}
+    tensors["embed_tokens.weight"] = torch.ones(400_000, 12)
+    save_file(tensors, source / "model.safetensors")
+    tracemalloc.start()
+    transform_folder(source, tmp_path / "moved", Gauge({"residual": Monomial.random(12, 42)}))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2.5 * files.CHUNK < 400_000 * 12 * 4  # Python's own buffers: the run read and its copy
+
+
+@pytest.mark.parametrize(
+    ("gauge", "message"),
+    [
+        (Gauge({"residual": Orthogonal.random(12, 1)}), "absorb the gains first"),
+        (Gauge({"residual": Monomial.random(9, 1)}), "9 coordinates"),
+        (Gauge({"elsewhere": Monomial.random(12, 1)}), "no gauge moves 'elsewhere'"),
+    ],
+)
+def test_a_refused_gauge_leaves_nothing_behind(folder, tmp_path, gauge, message):
+    with pytest.raises(InputError, match=message):
+        transform_folder(folder, tmp_path / "moved", gauge)
+    assert [path.name for path in tmp_path.iterdir()] == ["stored"]
+
+
+def test_folders_without_safetensors_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no \.safetensors"):
+        transform_folder(tmp_path, tmp_path / "moved", Gauge({}))
+    assert np.array_equal(list(tmp_path.iterdir()), [])

@@ -1,0 +1,116 @@
+"""Gauges of checkpoint folders outside the workflow: `python -m normgauge.gauge random|apply|recover|check`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import islice
+
+from normgauge.anatomy import describe
+from normgauge.calibration.batches import Batch, batches
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
+from normgauge.errors import InputError
+from normgauge.gauge.admissible import gauge_spaces, random_gauge
+from normgauge.gauge.check import check
+from normgauge.gauge.correlation import correlate_sites
+from normgauge.gauge.equivalence import TOLERANCES
+from normgauge.gauge.files import transform_folder
+from normgauge.gauge.groups import Element
+from normgauge.gauge.matching import match
+from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, or 1 with one line on stderr for bad input, and for `check` where the function differs."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m normgauge.gauge", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    def command(name: str, run, text: str, *positional: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        for argument in positional:
+            added.add_argument(argument)
+        return added
+
+    drawn = command("random", _random, "draw an admissible gauge of a checkpoint folder", "checkpoint", "gauge")
+    drawn.add_argument("--seed", type=int, default=42)
+    drawn.add_argument("--space", action="append", help="what to move; the residual streams unless given, repeatable")
+    applied = command("apply", _apply, "write a gauged copy of a checkpoint folder", "checkpoint", "gauge", "destination")
+    applied.add_argument("--inverse", action="store_true", help="apply the inverse")
+    for added in (
+        command("recover", _recover, "find the gauge that leads from one checkpoint to another", "source", "target", "gauge"),
+        command("check", _check, "say whether two checkpoints are the same function", "source", "target"),
+    ):
+        added.add_argument("--calibration", required=True, help="calibration.parquet with the probes")
+        added.add_argument("--batches", type=int, default=2, help="batches of one sequence each")
+    return parser
+
+
+def _random(options: argparse.Namespace) -> int:
+    anatomy = describe(open_config(options.checkpoint))
+    spaces = options.space or dict.fromkeys(stack.space for stack in anatomy.stacks)
+    for space in spaces:
+        if space not in gauge_spaces(anatomy):
+            raise InputError(f"--space {space}: expected one of {', '.join(gauge_spaces(anatomy))}")
+    write_gauge(options.gauge, random_gauge(anatomy, options.seed, tuple(spaces)), {"seed": str(options.seed)})
+    return 0
+
+
+def _apply(options: argparse.Namespace) -> int:
+    gauge = read_gauge(options.gauge)
+    transform_folder(options.checkpoint, options.destination, gauge.inverse() if options.inverse else gauge)
+    return 0
+
+
+def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, list[Batch]]:
+    source, target = open_checkpoint(options.source), open_checkpoint(options.target)
+    shapes = [[(stack.name, stack.width, len(stack.blocks)) for stack in describe(each.config).stacks] for each in (source, target)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"{options.target}: stacks {shapes[1]}, {options.source} has {shapes[0]}; compare checkpoints of one shape")
+    probes = batches(options.calibration, folder=options.source, config=source.config, batch_size=1)
+    return source, target, list(islice(probes, options.batches))
+
+
+def _recover(options: argparse.Namespace) -> int:
+    source, target, probes = _open_pair(options)
+    anatomy = describe(source.config)
+    elements: dict[str, Element] = {}
+    first, second = (build_model(each, "float32") for each in (source, target))
+    for stack in anatomy.stacks:
+        site = [site for site in anatomy.sites_in(("residual",)) if site.stack == stack.name][-1]
+        found = match(correlate_sites(first, second, [site], probes)[site.id])
+        elements[stack.space] = found.gauge
+        proof = "certified" if found.certified else "not certified"
+        print(
+            f"{stack.space}: {found.method}, {proof}, smallest margin {found.margins.min():.3g}, {int(found.uncertain.sum())} of "
+            f"{found.gauge.size} coordinates uncertain ({found.samples} tokens at {site.id})"
+        )
+    write_gauge(options.gauge, Gauge(elements), {"source": "recovered"})
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    source, target, probes = _open_pair(options)
+    first, second = (build_model(each, "float64") for each in (source, target))
+    found = check(first, second, describe(source.config), probes, Gauge({}))
+    same = found.outputs.unchanged("float64")
+    where = found.first_difference(TOLERANCES["float64"])
+    print(f"{'the same function' if same else 'not the same function'}: outputs differ by {found.outputs.relative:.3g} in float64")
+    if not same:
+        print(f"first difference at {where}" if where else "the residual streams agree; the difference lies behind them")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

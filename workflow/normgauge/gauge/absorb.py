@@ -1,0 +1,81 @@
+"""Gains moved into the maps that read them: the state in which a residual stream admits dense rotations."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from normgauge.anatomy import describe
+from normgauge.anatomy.structure import Anatomy, Norm, Placement, SpaceKind
+from normgauge.checkpoints.opening import Checkpoint
+from normgauge.errors import InputError
+
+
+def untied(checkpoint: Checkpoint) -> Checkpoint:
+    """The same model with every tied tensor stored on its own, as far as its class allows; the config says so."""
+    tied = describe(checkpoint.config)
+    config = copy.deepcopy(checkpoint.config)
+    config.tie_word_embeddings = False
+    tensors, stored = dict(checkpoint.tensors), dict(checkpoint.stored)
+    for tensor in describe(config).tensors:
+        source = tied.tensor(tensor.name).alias_of if tensor.alias_of is None else None
+        if source and tensor.name not in tensors:
+            tensors[tensor.name], stored[tensor.name] = tensors[source].clone(), stored[source]
+    return Checkpoint(config, tensors, stored, checkpoint.files)
+
+
+def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy) -> Checkpoint:
+    """The same function with every gain on the residual streams equal to one.
+
+    The gain g of a norm goes into the maps that it feeds (W -> W diag(g)); the bias b of a LayerNorm becomes b / g. Raises InputError,
+    naming the norm, where that changes the function: norms on the stream itself (post-norm, sandwich), hidden states that are the
+    model's output, tied weights (see `untied`), a gain of zero under a bias.
+    """
+    if anatomy.placement not in (Placement.PRE, Placement.PARALLEL):
+        raise InputError(
+            f"{anatomy.architecture}: its norms ({anatomy.placement}) write the residual stream, which has no map to absorb their gains; "
+            f"use signed permutations"
+        )
+    residual = {space.name for space in anatomy.spaces if space.kind == SpaceKind.RESIDUAL}
+    tensors = dict(checkpoint.tensors)
+    for norm in anatomy.norms:
+        if norm.space in residual and norm.gain:
+            _absorb(anatomy, norm, tensors)
+    return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
+
+
+def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor]) -> None:
+    _check_readers(anatomy, norm)
+    assert norm.gain is not None
+    stored = tensors[norm.gain]
+    gain = stored.double() + norm.gain_offset
+    if norm.bias:
+        bias = tensors[norm.bias]
+        if (gain == 0).any():
+            raise InputError(
+                f"norm {norm.name}: {int((gain == 0).sum())} gains are zero, so its bias cannot be divided by them; keep its gains"
+            )
+        tensors[norm.bias] = (bias.double() / gain).to(bias.dtype)
+    for name in dict.fromkeys(item.weight for item in anatomy.maps if item.name in norm.feeds):
+        weight = tensors[name]
+        axis = next(item.input_axis for item in anatomy.maps if item.weight == name)
+        shape = [1] * weight.ndim
+        shape[axis] = len(gain)
+        tensors[name] = (weight.double() * gain.reshape(shape)).to(weight.dtype)
+    tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
+
+
+def _check_readers(anatomy: Anatomy, norm: Norm) -> None:
+    bare = anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith("LMHeadModel")
+    if not norm.feeds or (bare and norm.name == anatomy.primary_stack.terminal_norm):
+        raise InputError(
+            f"norm {norm.name}: its output leaves {anatomy.architecture}, or is read by no map alone, so nothing can absorb its gain; "
+            f"take the class with its head"
+        )
+    aliases = {tensor.alias_of for tensor in anatomy.tensors} | {tensor.name for tensor in anatomy.tensors if tensor.alias_of}
+    for item in anatomy.maps:
+        if item.name in norm.feeds and item.weight in aliases:
+            raise InputError(
+                f"norm {norm.name}: it feeds {item.weight}, which is tied to another tensor; untie the checkpoint first (untied)"
+            )

@@ -1,0 +1,90 @@
+"""Whether two models are the same function: outputs on the same inputs, compared field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from normgauge.anatomy.structure import Anatomy
+from normgauge.errors import InputError
+from normgauge.gauge.model_gauge import Gauge
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-3}
+"""Largest relative deviation that rounding alone explains, by forward dtype; float32 is only reported against the published figures."""
+CONTROL_FACTOR = 1e3  # a gauge outside the group must deviate by this many tolerances
+INTERNAL = ("past_key_values", "hidden_states", "attentions", "loss")
+
+Inputs = Iterable[Mapping[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The largest difference of two models' outputs: absolute, and relative to the largest absolute output of the same field."""
+
+    max_abs: float
+    relative: float
+
+    def unchanged(self, forward_dtype: str) -> bool:
+        return self.relative <= TOLERANCES[forward_dtype]
+
+    def changed(self, forward_dtype: str) -> bool:
+        """Beyond every doubt: by CONTROL_FACTOR tolerances. NaN counts as changed."""
+        return not self.relative < CONTROL_FACTOR * TOLERANCES[forward_dtype]
+
+
+def outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors that a forward pass returns, by field, float64; floating inputs are cast to the model's dtype."""
+    dtype = next(model.parameters()).dtype
+    placed = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    with torch.inference_mode():
+        found = model(**placed)
+    return {name: value.double() for name, value in found.items() if isinstance(value, torch.Tensor) and not name.endswith(INTERNAL)}
+
+
+def moved_outputs(found: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge) -> dict[str, torch.Tensor]:
+    """Outputs as they are after the gauge: hidden states move with their stream, all else stays."""
+    spaces = {"last_hidden_state": anatomy.primary_stack.space, "encoder_last_hidden_state": anatomy.stacks[0].space}
+    if all(space.name != "pooled" for space in anatomy.spaces):  # DINOv2 pools by taking a token's state
+        spaces["pooler_output"] = anatomy.primary_stack.space
+    moved = dict(found)
+    for name in spaces.keys() & found.keys():
+        element = gauge.on_space(anatomy, spaces[name])
+        moved[name] = found[name] if element is None else element.apply(found[name])
+    return moved
+
+
+def deviation(reference: torch.nn.Module, other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge, batches: Inputs) -> Deviation:
+    """How far `other`, the gauged model, is from `reference` over all batches.
+
+    Raises InputError when a field of the reference holds only zeros or is not finite: nothing can be compared then.
+    """
+    largest: dict[str, float] = {}
+    scale: dict[str, float] = {}
+    for inputs in batches:
+        expected = moved_outputs(outputs(reference, inputs), anatomy, gauge)
+        found = outputs(other, inputs)
+        for name, value in expected.items():
+            if not value.isfinite().all() or not value.any():
+                raise InputError(f"output {name} of the reference model is zero or not finite; check its weights and inputs")
+            difference = (found[name] - value).abs().max().nan_to_num(float("inf"))
+            largest[name] = max(largest.get(name, 0.0), float(difference))
+            scale[name] = max(scale.get(name, 0.0), float(value.abs().max()))
+    if not largest:
+        raise InputError("the models gave no output to compare; pass at least one batch of inputs")
+    return Deviation(max(largest.values()), max(largest[name] / scale[name] for name in largest))
+
+
+def equivalence_row(group: str, admissible: bool, seed: int, forward_dtype: str, found: Deviation) -> dict[str, Any]:
+    """One row of schema `equivalence`."""
+    return {
+        "group": group,
+        "admissible": admissible,
+        "seed": seed,
+        "forward_dtype": forward_dtype,
+        "max_abs_deviation": found.max_abs,
+        "relative_deviation": found.relative,
+        "passed": found.unchanged(forward_dtype) if admissible else found.changed(forward_dtype),
+    }

@@ -1,0 +1,118 @@
+"""A gauge applied to a checkpoint folder, streamed: one tensor in memory at a time, every other byte as it was."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from normgauge.anatomy import describe
+from normgauge.checkpoints.opening import class_names, open_config
+from normgauge.checkpoints.readers.safetensors_reader import check_header
+from normgauge.errors import InputError
+from normgauge.gauge.admissible import require_admissible
+from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.transform import Move, apply_moves, check_tensors, tensor_moves
+from normgauge.provenance import atomic_path
+
+CHUNK = 1 << 22  # bytes of a tensor that are in memory at once where its rows do not move
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class StoredTensors(Mapping[str, torch.Tensor]):
+    """The tensors of one safetensors file, read from disk at every access, by the names in the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.header = path, check_header(path)
+        with open(path, "rb") as handle:
+            self.start = 8 + struct.unpack("<Q", handle.read(8))[0]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return next(self.rows(name, 2**62))
+
+    def __iter__(self) -> Iterator[str]:
+        """In the order of the payload."""
+        return iter(sorted(self.header, key=lambda name: self.header[name]["data_offsets"]))
+
+    def __len__(self) -> int:
+        return len(self.header)
+
+    def rows(self, name: str, limit: int) -> Iterator[torch.Tensor]:
+        """The tensor in runs of its first axis of about `limit` bytes."""
+        entry = self.header[name]
+        dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
+        width = math.prod(shape[1:]) * dtype.itemsize
+        rows = shape[0] if shape else 1
+        step = max(1, min(rows, limit // max(width, 1)))
+        with open(self.path, "rb") as handle:
+            handle.seek(self.start + entry["data_offsets"][0])
+            for first in range(0, rows, step):
+                count = min(step, rows - first)
+                buffer = bytearray(count * width)
+                handle.readinto(buffer)
+                yield torch.frombuffer(buffer, dtype=dtype).reshape([count, *shape[1:]] if shape else [])
+
+
+class _NamedTensors(Mapping[str, torch.Tensor]):
+    """The tensors of several files by the names of the class, read at every access."""
+
+    def __init__(self, places: Mapping[str, tuple[StoredTensors, str]]) -> None:
+        self.places = places
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        stored, source = self.places[name]
+        return stored[source]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def transform_folder(source: str | os.PathLike[str], destination: str | os.PathLike[str], gauge: Gauge) -> None:
+    """Write a copy of the checkpoint folder with its tensors gauged; atomic, nothing is left when it fails.
+
+    Tensors that stay as they are and every other file are copied byte by byte, headers included, so that an index-only gauge followed
+    by its inverse gives back identical files. Raises InputError for a folder without safetensors, an inadmissible gauge, or tensors
+    that the class does not hold.
+    """
+    folder = Path(source)
+    files = [StoredTensors(path) for path in sorted(folder.glob("*.safetensors"))]
+    if not files:
+        raise InputError(f"{folder}: no .safetensors file; save the checkpoint as safetensors first")
+    config = open_config(folder)
+    anatomy = describe(config)
+    names = [class_names(config, tuple(stored)) for stored in files]
+    places = {target: (stored, name) for stored, renamed in zip(files, names, strict=True) for name, target in renamed.items() if target}
+    check_tensors(anatomy, {target: tuple(stored.header[name]["shape"]) for target, (stored, name) in places.items()})
+    for target, (stored, name) in places.items():
+        if stored.header[name]["dtype"] not in DTYPES:
+            raise InputError(
+                f"{stored.path}: tensor {name} ({target}) is {stored.header[name]['dtype']}; expected one of {', '.join(DTYPES)}"
+            )
+    require_admissible(anatomy, gauge, _NamedTensors(places))
+    moves = tensor_moves(anatomy, gauge)
+    with atomic_path(destination) as temporary:
+        shutil.copytree(folder, temporary)
+        for stored, renamed in zip(files, names, strict=True):
+            _rewrite(
+                temporary / stored.path.name, stored, {name: moves[target] for name, target in renamed.items() if target and moves[target]}
+            )
+
+
+def _rewrite(path: Path, stored: StoredTensors, moves: Mapping[str, tuple[Move, ...]]) -> None:
+    """Overwrite the moved tensors of a copy of `stored`, each in its place."""
+    with open(path, "r+b") as handle:
+        for name in stored:
+            if name in moves:
+                handle.seek(stored.start + stored.header[name]["data_offsets"][0])
+                rows_stay = all(move.axis > 0 for move in moves[name])
+                for rows in stored.rows(name, CHUNK if rows_stay else 2**62):
+                    moved = apply_moves(rows, moves[name]).contiguous()
+                    handle.write(moved.view(torch.uint8).numpy().data)

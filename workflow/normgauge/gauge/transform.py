@@ -1,0 +1,139 @@
+"""A gauge applied to a checkpoint: tensor by tensor, from the roles of the anatomy's axes alone.
+
+WRITE axes move by the element, READ axes by its dual, gains by its permutation; a gate passes the permutation alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from normgauge.anatomy.structure import Anatomy, Axis, Role, SpaceKind
+from normgauge.checkpoints.opening import Checkpoint
+from normgauge.errors import InputError
+from normgauge.gauge.admissible import require_admissible
+from normgauge.gauge.groups import AttentionGauge, HeadMap, Monomial, Orthogonal
+from normgauge.gauge.model_gauge import Gauge, attention_of
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """One element acting along one axis of one tensor; `positions` are where its space lies on it, None when on the whole axis."""
+
+    axis: int
+    element: Monomial | Orthogonal | HeadMap
+    positions: torch.Tensor | None
+
+    def apply(self, value: torch.Tensor) -> torch.Tensor:
+        if self.positions is None:
+            return self.element.apply(value, self.axis)
+        moved = self.element.apply(value.index_select(self.axis, self.positions), self.axis)
+        return value.index_copy(self.axis, self.positions, moved)
+
+
+def tensor_moves(anatomy: Anatomy, gauge: Gauge) -> dict[str, tuple[Move, ...]]:
+    """What the gauge does to each tensor, by name; tensors that stay as they are have no moves."""
+    gates = gate_tensors(anatomy)
+    return {
+        tensor.name: tuple(
+            move for number, axis in enumerate(tensor.axes) for move in axis_moves(anatomy, gauge, number, axis, tensor.name in gates)
+        )
+        for tensor in anatomy.tensors
+    }
+
+
+def gate_tensors(anatomy: Anatomy) -> set[str]:
+    """Weights and biases of the gates: maps whose activation multiplies another map's output."""
+    linear = {item.writes for item in anatomy.maps if not item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN}
+    gates = [item for item in anatomy.maps if item.activation and item.writes in linear]
+    return {name for item in gates for name in (item.weight, item.bias) if name}
+
+
+def axis_moves(anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bool = False) -> list[Move]:
+    """The moves along one axis, number `number` of its tensor. `gate` marks a gate's output axis."""
+    if axis.role == Role.INDEX:
+        return []
+    moves = []
+    for name in dict.fromkeys(segment.space for segment in axis.segments):
+        space = anatomy.space(name)
+        element = gauge.on_space(anatomy, name)
+        if element is None:
+            continue
+        copies = _copies(axis, name)
+        if isinstance(element, HeadMap):
+            if any(len(copy) < space.size for copy in copies):
+                continue  # the gain of a query or key norm, shared by the heads: no admissible map moves it
+            if len(copies) > 1:  # one run of values per query head
+                layer = gauge.elements[attention_of(name)]
+                assert isinstance(layer, AttentionGauge)
+                element, copies = layer.mixed, [np.arange(axis.size)]
+        acting = _by_role(element, axis.role, gate and space.kind == SpaceKind.FFN)
+        for copy in copies:
+            if len(copy) != acting.size:
+                raise ValueError(f"an axis holds {len(copy)} of the {acting.size} coordinates of {name}")
+            everywhere = len(copy) == axis.size and bool((copy == np.arange(axis.size)).all())
+            moves.append(Move(number, acting, None if everywhere else torch.from_numpy(copy)))
+    return moves
+
+
+def _by_role(element: Monomial | Orthogonal | HeadMap, role: Role, gate: bool) -> Monomial | Orthogonal | HeadMap:
+    if role == Role.READ:
+        return element.dual()
+    if isinstance(element, HeadMap) or (role == Role.WRITE and not gate):
+        return element
+    return element.permutation()
+
+
+def _copies(axis: Axis, space: str) -> list[np.ndarray]:
+    """Positions of the space's coordinates 0, 1, ... along the axis, once per copy of the space that lies there."""
+    places: dict[int, list[int]] = {}
+    offset = 0
+    for segment in axis.segments:
+        if segment.space == space:
+            for step in range(segment.stop - segment.start):
+                places.setdefault(segment.start + step, []).append(offset + step)
+        offset += segment.stop - segment.start
+    copies = len(places[min(places)])
+    return [np.array([places[coordinate][copy] for coordinate in sorted(places)]) for copy in range(copies)]
+
+
+def apply_moves(value: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
+    """A new tensor (the same one without moves)."""
+    for move in moves:
+        value = move.apply(value)
+    return value
+
+
+def transform(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> Iterator[tuple[str, torch.Tensor]]:
+    """The gauged tensors one by one, in their order and dtype; the given ones are not changed.
+
+    Index-only gauges (permutations and signs) are exact: the inverse gives back every bit. Raises InputError, before the first tensor,
+    for a gauge that changes the function, or for a tensor that the anatomy does not list or lists with another shape.
+    """
+    require_admissible(anatomy, gauge, tensors)
+    return transform_unchecked(anatomy, tensors, gauge)
+
+
+def transform_unchecked(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same without asking whether the gauge is admissible: for controls that must change the function."""
+    check_tensors(anatomy, {name: tuple(value.shape) for name, value in tensors.items()})
+    moves = tensor_moves(anatomy, gauge)
+    return ((name, apply_moves(value, moves[name])) for name, value in tensors.items())
+
+
+def check_tensors(anatomy: Anatomy, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """InputError naming the first tensor that the anatomy does not list or lists with another shape."""
+    listed = {tensor.name: tensor.shape for tensor in anatomy.tensors}
+    for name, shape in shapes.items():
+        if name not in listed:
+            raise InputError(f"tensor {name} has no place in {anatomy.architecture}; name the stored class in config.architectures")
+        if shape != listed[name]:
+            raise InputError(f"tensor {name} has shape {list(shape)}, {anatomy.architecture} expects {list(listed[name])}; mend the config")
+
+
+def transformed(checkpoint: Checkpoint, anatomy: Anatomy, gauge: Gauge) -> Checkpoint:
+    """The whole checkpoint in memory, gauged."""
+    return Checkpoint(checkpoint.config, dict(transform(anatomy, checkpoint.tensors, gauge)), checkpoint.stored, checkpoint.files)
