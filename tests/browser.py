@@ -76,6 +76,16 @@ class Browser:
                 time.sleep(0.1)
         raise AssertionError(f"no click on {expression}: {refusal}")
 
+    def click_until(self, expression: str, condition: str, attempts: int = 12) -> Any:
+        """Click until the condition holds, and give its value: a page that is still starting drops clicks without a word."""
+        for attempt in range(attempts):
+            self.click(expression)
+            try:
+                return self.wait_for(condition, seconds=5)
+            except AssertionError:
+                if attempt == attempts - 1:
+                    raise
+
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._call("GET", "/screenshot")))
 

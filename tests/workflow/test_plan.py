@@ -108,11 +108,15 @@ def test_models_and_revisions_never_share_a_file(project: Project, tmp_path: Pat
     mine = tmp_path / "mine.yaml"
     entry = {"modality": "text", "calibration": "random-tokens"}
     shape = "config/shapes/llama-tiny.json"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).touch()
     models = {
         "a": {"source": {"random_init": {"config": shape, "seed": [1, 11]}}, **entry},
         "a-1": {"source": {"random_init": {"config": shape, "seed": [1, 11]}}, **entry},
-        "a.1": {"source": {"path": "config/shapes", "revision": "a"}, **entry},
-        "aa1": {"source": {"path": "config/shapes", "revision": "a-1"}, **entry},
+        "a.1": {"source": {"path": str(folder), "revision": "a"}, **entry},
+        "aa1": {"source": {"path": str(folder), "revision": "a-1"}, **entry},
     }
     mine.write_text(yaml.safe_dump({"models": models, "study": {"models": list(models)}}))
     outputs = project.outputs("all", "--configfile", str(mine))
@@ -159,9 +163,12 @@ def test_a_path_source_depends_on_the_files_of_its_folder(fresh) -> None:
     clone = fresh()
     (clone / "mine").mkdir()
     (clone / "mine/config.json").write_text((clone / "config/shapes/llama-tiny.json").read_text())
+    (clone / "mine/model.safetensors").touch()
+    (clone / "mine/notes.txt").touch()
     (clone / "mine.yaml").write_text("models:\n  mine:\n    source: {path: mine}\n    modality: text\n    calibration: random-tokens\n")
     said = clone.run("results/mine/local/checkpoint.json", "--dry-run", "--configfile", "mine.yaml").stdout
-    assert "input: mine/config.json" in said
+    assert "input: mine/config.json, mine/model.safetensors" in said
+    assert "notes.txt" not in said
 
 
 def test_lint_and_format() -> None:

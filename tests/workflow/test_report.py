@@ -44,8 +44,7 @@ def assert_readable(browser: Browser, report: Path, screenshots: Path) -> set[st
         for row in range(browser.evaluate(f"Object.values(categories[{json.dumps(category)}]).flat().length")):
             browser.click("document.querySelector('nav ol a')")
             browser.click(f"[...document.querySelectorAll('nav li a')].find(link => link.innerText.trim() === {json.dumps(category)})")
-            browser.click(f"document.querySelectorAll('tbody tr')[{row}]?.querySelectorAll('a')[0]")
-            path = browser.wait_for("app.state.resultPath")
+            path = browser.click_until(f"document.querySelectorAll('tbody tr')[{row}]?.querySelectorAll('a')[0]", "app.state.resultPath")
             picture = browser.wait_for(
                 "(() => { const image = [...document.images].find(each => each.src === results[app.state.resultPath].data_uri);"
                 " return image && image.complete && image.naturalWidth > 300 && image.naturalHeight > 100"

@@ -12,8 +12,8 @@ WORKFLOW = Path(workflow.basedir) / "workflow"
 
 # Scripts, here and in jobs on a cluster, import the library from this folder, not from an installation.
 sys.path.insert(0, str(WORKFLOW))
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    dict.fromkeys([str(WORKFLOW), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+os.environ.update(
+    PYTHONPATH=os.pathsep.join(dict.fromkeys([str(WORKFLOW), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
 )
 # torch and numpy bring a thread pool each. Their threads spin while they wait, and take the cores from one another: capture ran at half speed.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
