@@ -77,9 +77,10 @@ class Browser:
         raise AssertionError(f"no click on {expression}: {refusal}")
 
     def click_until(self, expression: str, condition: str, attempts: int = 12) -> Any:
-        """Click until the condition holds, and give its value: a page that is still starting drops clicks without a word."""
+        """Click until the condition holds, and give its value: a page that is still starting drops clicks, or takes them back."""
         for attempt in range(attempts):
-            self.click(expression)
+            if attempt == 0 or self.evaluate(f"Boolean({expression})"):
+                self.click(expression)
             try:
                 return self.wait_for(condition, seconds=5)
             except AssertionError:

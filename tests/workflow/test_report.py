@@ -44,13 +44,13 @@ def assert_readable(browser: Browser, report: Path, screenshots: Path) -> set[st
         for row in range(browser.evaluate(f"Object.values(categories[{json.dumps(category)}]).flat().length")):
             browser.click("document.querySelector('nav ol a')")
             browser.click(f"[...document.querySelectorAll('nav li a')].find(link => link.innerText.trim() === {json.dumps(category)})")
-            path = browser.click_until(f"document.querySelectorAll('tbody tr')[{row}]?.querySelectorAll('a')[0]", "app.state.resultPath")
-            picture = browser.wait_for(
-                "(() => { const image = [...document.images].find(each => each.src === results[app.state.resultPath].data_uri);"
+            picture = browser.click_until(
+                f"document.querySelectorAll('tbody tr')[{row}]?.querySelectorAll('a')[0]",
+                "(() => { const image = [...document.images].find(each => each.src === results[app.state.resultPath]?.data_uri);"
                 " return image && image.complete && image.naturalWidth > 300 && image.naturalHeight > 100"
-                " && JSON.parse(JSON.stringify(image.getBoundingClientRect())); })()"
+                " && JSON.parse(JSON.stringify(image.getBoundingClientRect())); })()",
             )
-            name = Path(path).stem.replace("-", "_")
+            name = Path(browser.evaluate("app.state.resultPath")).stem.replace("-", "_")
             browser.screenshot(screenshots / f"{name}.png")
             assert_drawn(screenshots / f"{name}.png", picture, browser.evaluate("window.innerWidth"))
             browser.click(f"document.querySelectorAll('tbody tr')[{row}].querySelectorAll('a')[1]")
