@@ -76,7 +76,7 @@ class Browser:
                 time.sleep(0.1)
         raise AssertionError(f"no click on {expression}: {refusal}")
 
-    def click_until(self, expression: str, condition: str, attempts: int = 12) -> Any:
+    def click_until(self, expression: str, condition: str, attempts: int = 4) -> Any:
         """Click until the condition holds, and give its value: a page that is still starting drops clicks, or takes them back."""
         for attempt in range(attempts):
             if attempt == 0 or self.evaluate(f"Boolean({expression})"):
