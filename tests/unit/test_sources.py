@@ -99,7 +99,7 @@ def test_every_kind_of_source(source, parsed, revisions, record):
         ({**PACKAGE, "package": "name"}, "source.package: expected `name==version` with an exact version, found 'name'"),
         ({**PACKAGE, "package": "name>=1.2"}, "expected `name==version`"),
         ({**PACKAGE, "package": "name==1.*"}, "expected `name==version`"),
-        ({**PACKAGE, "package": "--index-url==1"}, "expected `name==version`"),
+        ({**PACKAGE, "package": "--option==1"}, "expected `name==version`"),
         ({**PACKAGE, "sha256": DIGEST[:-1]}, "source.sha256: expected the wheel's sha256, 64 lower-case hex digits"),
         ({**PACKAGE, "sha256": DIGEST.upper()}, "64 lower-case hex digits"),
         ({**PACKAGE, "sha256": 12}, "64 lower-case hex digits, found 12"),
