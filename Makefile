@@ -1,9 +1,9 @@
-# make tables | figures | smoke | test | lint: each makes the environment .venv first where it is missing or out of date.
+# make tables | figures | smoke | test | docs | lint: each makes the environment .venv first where it is missing or out of date.
 PYTHON ?= python3
 CORES ?= 2
 BIN := .venv/bin
 
-.PHONY: tables figures smoke test lint
+.PHONY: tables figures smoke test docs lint
 tables: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) all_tables
 
@@ -15,6 +15,9 @@ smoke: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest
+
+docs: .venv/ready
+	PYTHONPATH=workflow $(BIN)/python -m normgauge.schemas > docs/data.md
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pyarrow as pa
 
-from normgauge import tables
+from normgauge.schemas.fingerprint import tables
+from normgauge.tables import BOOL, FLOAT, INT, STRING, STRINGS
 
 SEEDS = (42, 43, 44, 45, 46)
 
@@ -45,10 +47,10 @@ class Sample:
         return self.provenance == "random initialisation"
 
 
-def filled(kind: str, **values: Any) -> dict[str, Any]:
+def filled(schema: pa.Schema, **values: Any) -> dict[str, Any]:
     """A row of the schema with nulls where allowed and neutral values elsewhere, then `values`."""
-    neutral = {tables.STRING: "", tables.INT: 0, tables.FLOAT: 0.0, tables.BOOL: False, tables.STRINGS: []}
-    row = {each.name: None if each.nullable else neutral[each.type] for each in tables.SCHEMAS[kind]}
+    neutral = {STRING: "", INT: 0, FLOAT: 0.0, BOOL: False, STRINGS: []}
+    row = {each.name: None if each.nullable else neutral[each.type] for each in schema}
     assert set(values) <= set(row), set(values) - set(row)
     return row | values
 
@@ -68,7 +70,7 @@ def stack_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
         for dtype in sample.dtypes:
             rows.append(
                 filled(
-                    "stacks",
+                    tables.schemas["stacks"],
                     model=sample.model,
                     revision=sample.revision,
                     stack=stack,
@@ -118,7 +120,12 @@ def fingerprint_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                 arithmetic = {"forward_dtype": dtype, "accumulation": "cov64", "forward_floor": 1e-5, "accumulator_floor": 1e-6}
                 rows.append(
                     filled(
-                        "fingerprint", **place, **arithmetic, sigma_min=0.7 * ratio, sigma_active_min=0.7 * ratio, ratio_to_embedding=ratio
+                        tables.schemas["fingerprint"],
+                        **place,
+                        **arithmetic,
+                        sigma_min=0.7 * ratio,
+                        sigma_active_min=0.7 * ratio,
+                        ratio_to_embedding=ratio,
                     )
                 )
     return rows
@@ -139,7 +146,7 @@ def schur_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                     fed = tap != "mlp_down_input"
                     rows.append(
                         filled(
-                            "schur",
+                            tables.schemas["schur"],
                             **place,
                             lambda_min=form * (1 - delta),
                             quadratic_form=form if fed else None,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from normgauge import tables
 from normgauge.anatomy import describe
 from normgauge.calibration.batches import batches
 from normgauge.calibration.prepare import prepare
@@ -19,6 +18,7 @@ from normgauge.fingerprint.profile import norm_kind_from_activations
 from normgauge.fingerprint.protocol import vanishes_along_kernel
 from normgauge.fingerprint.spectrum import spectrum_columns
 from normgauge.moments import Moments
+from normgauge.schemas.inputs import tables
 from normgauge.training.train import train
 from real import ENTRIES, opened, real_folder
 

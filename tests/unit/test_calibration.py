@@ -31,7 +31,6 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from normgauge import tables
 from normgauge.calibration.batches import batches, count_sequences
 from normgauge.calibration.corpora import CORPORA, build_corpus, digest_lines, fetch_needed
 from normgauge.calibration.inputs import noise_waveform, picture
@@ -40,6 +39,8 @@ from normgauge.calibration.prepare import prepare
 from normgauge.calibration.receptors import germline_chains
 from normgauge.calibration.tokenisation import choose_windows, load_tokenizer, token_stream
 from normgauge.errors import InputError
+from normgauge.schemas.inputs import tables
+from normgauge.tables import read_metadata
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\n", *(f"w{number}" for number in range(60))]
 TEXT = [" ".join(f"w{number * step % 60}" for number in range(300)) + " " for step in (1, 7, 11)]
@@ -151,7 +152,7 @@ def test_king_james_is_parsed_book_by_book_and_never_run(tmp_path, monkeypatch):
     rows = tables.read(tmp_path / "a.parquet", "corpus")
     assert [(row["name"], row["text"]) for row in rows] == [("Genesis", "First verse. Second verse."), ("Exodus", "Another book.")]
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    metadata = tables.read_metadata(tmp_path / "a.parquet")
+    metadata = read_metadata(tmp_path / "a.parquet")
     assert metadata["corpus_sha256"] == digest_lines(f"{row['sha256']}  {row['name']}" for row in rows)
 
 
@@ -334,7 +335,7 @@ def test_decoder_windows_are_plain_text(tmp_path, corpus, folder):
     windows = {tuple(window) for window in stream[: len(stream) // 16 * 16].reshape(-1, 16).tolist()}
     assert {tuple(row) for row in ids.tolist()} <= windows
     assert GPT2LMHeadModel(GPT2)(**batch.inputs).logits.shape == (4, 16, 65)
-    metadata = tables.read_metadata(path)
+    metadata = read_metadata(path)
     assert metadata["tokenizer_sha256"] == hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
     assert (metadata["corpus"], metadata["sequences"], metadata["length"], metadata["seed"]) == ("kjv", "4", "16", "0")
 
@@ -472,7 +473,7 @@ def test_same_input_same_bytes_and_another_seed_other_rows(tmp_path, corpus, fol
     for path, seed in zip(paths, (0, 0, 1), strict=True):
         prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, seed=seed, **SMALL)
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert tables.read_metadata(paths[0])["ids_sha256"] != tables.read_metadata(paths[2])["ids_sha256"]
+    assert read_metadata(paths[0])["ids_sha256"] != read_metadata(paths[2])["ids_sha256"]
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
@@ -494,7 +495,7 @@ def test_shards_partition_the_sequences(tmp_path, corpus, folder, shards):
 def test_changed_rows_are_refused(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
     prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
-    rows, metadata = tables.read(path, "calibration"), tables.read_metadata(path)
+    rows, metadata = tables.read(path, "calibration"), read_metadata(path)
     rows[2]["ids"][5] += 1
     tables.write(path, "calibration", rows, metadata)
     with pytest.raises(InputError, match="sequence 2 does not match its sha256"):

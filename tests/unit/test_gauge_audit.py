@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normgauge import tables
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import random_gauge
@@ -13,6 +12,7 @@ from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.groups import Orthogonal
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import transformed
+from normgauge.schemas.gauge import tables
 from unit.gauge_models import tiny
 
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from normgauge import tables
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
@@ -19,6 +18,7 @@ from normgauge.gauge.groups import Monomial
 from normgauge.gauge.matching import Cost, assign, greedy, match, match_matrix, recovery_row
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import transformed
+from normgauge.schemas.gauge import tables
 from unit.gauge_models import inputs_of, tiny
 
 laws = settings(max_examples=30, deadline=None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normgauge import tables
 from normgauge.calibration.batches import Batch
 from normgauge.errors import InputError
 from normgauge.gauge.study import equivalence_rows, recovery_rows
+from normgauge.schemas.gauge import tables
 from unit.gauge_models import tiny
 
 

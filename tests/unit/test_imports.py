@@ -11,6 +11,7 @@ ORDER = (
     "progress",
     "provenance",
     "tables",
+    "schemas",
     "anatomy",
     "checkpoints",
     "calibration",
@@ -22,7 +23,7 @@ ORDER = (
     "recovery",
     "render",
 )
-RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "render"}
+RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "schemas", "render"}
 
 
 def rooms_imported_by(source: str) -> set[str]:

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from threadpoolctl import threadpool_limits
 
 import planted_checkpoints
-from normgauge import tables
 from normgauge.anatomy import describe
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import open_checkpoint
@@ -26,6 +25,8 @@ from normgauge.recovery.compare import compare, straggler_rows, write_comparison
 from normgauge.recovery.description import Description
 from normgauge.recovery.observe import observe
 from normgauge.recovery.recover import close_stragglers
+from normgauge.schemas.recovery import tables
+from normgauge.tables import read_metadata
 
 ROWS = 600
 LIBRARY = Path(solve.__file__).parents[2]
@@ -98,7 +99,7 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
     files = {kind: tmp_path / f"{kind}.parquet" for kind in kinds}
     write_comparison(checkpoint, {"model": "tiny", "revision": "seed32"}, output, files)
     everything = {f"recovery_{kind}": tables.read(path, f"recovery_{kind}") for kind, path in files.items()}
-    assert all(tables.read_metadata(path)["revision"] == "seed32" for path in files.values())
+    assert all(read_metadata(path)["revision"] == "seed32" for path in files.values())
     assert {row["survivors"] for row in everything["recovery_certificates"]} == {1}
     assert everything["recovery_certificates"][0]["method"] == "sieve"
     assert sum(row["matches"] + row["claimed"] for row in everything["recovery_falsifier"]) == 0

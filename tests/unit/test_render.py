@@ -17,9 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from normgauge import tables
 from normgauge.errors import InputError
 from normgauge.render import figures, recovery, style
+from normgauge.render.drawing import draw
 from normgauge.render.style import Ruler
 from normgauge.render.tables import (
     Published,
@@ -33,11 +33,13 @@ from normgauge.render.tables import (
     trained_vs_random,
     write_table,
 )
+from normgauge.schemas import recovery as recovery_schemas
+from normgauge.schemas.fingerprint import tables
 from result_samples import SEEDS, STUDY, Sample, filled, write_results
 
 PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
 RECOVERY = ("recovery", "recovery_calibration")
-NAMES = tuple(name for name in figures.DRAWINGS if name not in RECOVERY)
+NAMES = tuple(figures.DRAWINGS)
 BUILDERS = {"table1": table1, "table2": table2, "trained_vs_random": trained_vs_random}
 KINDS = ("fingerprint", "schur")
 
@@ -92,12 +94,12 @@ def row(rows: list[dict], model: str, **values: object) -> dict:
 def schur(block: int, delta: float | None, *, tap: str = "query_key_value_input", below: bool = False, **more: object) -> dict:
     place = {"site": f"decoder/block.{block}/{tap}", "stack": "decoder", "block": block, "tap": tap, "n": 8192, "d": 64}
     place |= {"forward_dtype": "float32", "accumulation": "cov64", "lambda_min": 1.0, "floor": 0.5}
-    return filled("schur", **place, delta_recovered=delta, quadratic_form=2.0, below_floor=below) | more
+    return filled(tables.schemas["schur"], **place, delta_recovered=delta, quadratic_form=2.0, below_floor=below) | more
 
 
 def subject(trained: list[dict], random: list[dict], model: str = "some-model") -> Subject:
     stack = filled(
-        "stacks",
+        tables.schemas["stacks"],
         model=model,
         stack="decoder",
         primary=True,
@@ -223,7 +225,7 @@ def test_published_records_name_columns_that_exist(published: list[Published]) -
     places = [(record.table, record.model, record.column) for record in published]
     assert len(set(places)) == len(places) == len(yaml.safe_load(PUBLISHED.read_text())["published"])
     for record in published:
-        names = tables.SCHEMAS[record.table].names
+        names = tables.schemas[record.table].names
         assert record.column in names
         assert record.column == "width" or f"published_{record.column}" in names
         assert record.kind in ("exact", "statistical", "hardware-bound", "setting")
@@ -303,7 +305,7 @@ def test_same_inputs_same_bytes(name: str, study: list[Path], tmp_path: Path) ->
         parquet, csv = tmp_path / run / f"{name}.parquet", tmp_path / run / f"{name}.csv"
         outputs = [tmp_path / run / f"{name}.pdf", tmp_path / run / f"{name}.svg"]
         write_table(name, inputs, PUBLISHED, parquet, csv)
-        figures.draw(name, parquet, outputs)
+        draw(name, parquet, outputs)
         contents.append([path.read_bytes() for path in (parquet, csv, *outputs)])
         assert [path.name for path in (tmp_path / run).iterdir() if path.name.startswith(".")] == []
     assert contents[0] == contents[1]
@@ -315,12 +317,12 @@ def test_same_inputs_same_bytes(name: str, study: list[Path], tmp_path: Path) ->
 def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
     """The two tables of exact recovery from made-up maps, the last checkpoint without a LayerNorm."""
     populations = {"behind a LayerNorm": "gauge line and lattice", "no norm": "least squares", "embedding": "none"}
-    maps, nulls = [], []
+    maps, nulls, map_schema = [], [], recovery_schemas.tables.schemas["recovery_map"]
     for place in range(checkpoints):
         metadata = {"model": f"organisation-a-rather-long-model-name_with.many-parts-{place}", "revision": "1.0"}
         norms = place == 0 or place < checkpoints - 1
         rows = [
-            filled("recovery_map", tensor=f"{place}.{number}", population=population, argument=argument, values=10**7, determined=10**7)
+            filled(map_schema, tensor=f"{place}.{number}", population=population, argument=argument, values=10**7, determined=10**7)
             | {"recovered": 10**7 - 1, "flagged": 1, "min_margin": 3.4 + place, "score": 1e-4 if norms and number == 0 else None}
             for number, (population, argument) in enumerate(populations.items())
         ]
@@ -328,7 +330,7 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
         bins = [{"low": number / 100, "high": (number + 1) / 100, "count": count} for number, count in enumerate(counts)]
         for kind, content, paths in (("map", rows, maps), ("null", bins, nulls)):
             paths.append(folder / str(place) / f"{kind}.parquet")
-            tables.write(paths[-1], f"recovery_{kind}", content, metadata)
+            recovery_schemas.tables.write(paths[-1], f"recovery_{kind}", content, metadata)
     outputs = {
         "recovery": folder / "recovery.parquet",
         "recovery_csv": folder / "recovery.csv",
@@ -336,7 +338,7 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
         "calibration_csv": folder / "recovery_calibration.csv",
     }
     recovery.write_tables(maps, nulls, outputs)
-    return {name: tables.read(folder / f"{name}.parquet", name) for name in RECOVERY}
+    return {name: recovery_schemas.tables.read(folder / f"{name}.parquet", name) for name in RECOVERY}
 
 
 @pytest.mark.parametrize("checkpoints", [1, 7])
@@ -344,21 +346,21 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
 def test_recovery_is_legible_and_always_the_same(name: str, checkpoints: int, tmp_path: Path) -> None:
     rows = recovered(tmp_path, checkpoints)[name]
     with matplotlib.rc_context(style.RC):
-        assert_legible(figures.DRAWINGS[name](rows))
+        assert_legible(recovery.DRAWINGS[name](rows))
     outputs = [tmp_path / "first.pdf", tmp_path / "second.pdf"]
     for output in outputs:
-        figures.draw(name, tmp_path / f"{name}.parquet", [output])
+        draw(name, tmp_path / f"{name}.parquet", [output])
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
 def test_the_recovered_share_is_100_only_when_nothing_is_left(tmp_path: Path) -> None:
     rows = recovered(tmp_path, 1)["recovery"]
-    text = text_of(figures.DRAWINGS["recovery"](rows))
+    text = text_of(recovery.DRAWINGS["recovery"](rows))
     assert "99.99%" in text
     assert "100%" not in text
     assert "30,000,000" in text
     whole = [each | {"recovered": each["values"], "flagged": 0} for each in rows]
-    assert "100%" in text_of(figures.DRAWINGS["recovery"](whole))
+    assert "100%" in text_of(recovery.DRAWINGS["recovery"](whole))
 
 
 def test_scores_are_the_worst_of_their_own_checkpoint(tmp_path: Path) -> None:
@@ -369,7 +371,7 @@ def test_scores_are_the_worst_of_their_own_checkpoint(tmp_path: Path) -> None:
 def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
     tables.write(tmp_path / "table1.parquet", "table1", [], {})
     with pytest.raises(InputError, match=r"table1.parquet: no rows to draw"):
-        figures.draw("table1", tmp_path / "table1.parquet", [tmp_path / "table1.pdf"])
+        draw("table1", tmp_path / "table1.parquet", [tmp_path / "table1.pdf"])
     assert not (tmp_path / "table1.pdf").exists()
 
 

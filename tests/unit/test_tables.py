@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from normgauge import tables
 from normgauge.errors import InputError
+from normgauge.schemas.__main__ import data_dictionary
+from normgauge.schemas.inputs import tables
+from normgauge.tables import read_metadata
 
 ROW = {"norm": "ln_f", "kind": "LayerNorm", "space": "residual", "eps": 1e-5, "gain": [1.0, 2.0], "bias": None}
 
@@ -17,7 +19,7 @@ def test_round_trip_and_bytes(tmp_path):
         tables.write(path, "norms", [ROW], {"model": "m"})
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert tables.read(paths[0], "norms") == [ROW]
-    assert tables.read_metadata(paths[0]) == {"kind": "norms", "model": "m"}
+    assert read_metadata(paths[0]) == {"kind": "norms", "model": "m"}
 
 
 @pytest.mark.parametrize(
@@ -37,8 +39,8 @@ def test_rows_that_break_the_schema_are_refused_and_nothing_is_written(tmp_path,
 def test_reading_another_kind_or_a_broken_file_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     tables.write(path, "norms", [ROW], {})
-    with pytest.raises(InputError, match="expected a schur table"):
-        tables.read(path, "schur")
+    with pytest.raises(InputError, match="expected a corpus table"):
+        tables.read(path, "corpus")
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(InputError, match="cannot be read as parquet"):
         tables.read(path, "norms")
@@ -46,7 +48,7 @@ def test_reading_another_kind_or_a_broken_file_is_refused(tmp_path):
 
 def test_the_data_dictionary_is_in_step_with_the_schemas():
     document = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-    assert tables.data_dictionary() == document, "run `make docs` after changing a schema"
+    assert data_dictionary() == document, "run `make docs` after changing a schema"
 
 
 def test_csv_joins_lists(tmp_path):

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from normgauge import tables
 from normgauge.calibration.batches import batches
 from normgauge.calibration.prepare import prepare
 from normgauge.errors import InputError
+from normgauge.schemas.inputs import tables
 from normgauge.training import RECIPES, train
 from normgauge.training.recipes import model_config
 from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, split, train_tokenizer, unigram_entropy

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from clone import ROOT, SMOKE, Project
-from normgauge import tables
 from normgauge.provenance import import_closure
+from normgauge.schemas.recovery import tables
 
 PER_MODEL = {"observe_activations", "solve_weights", "close_stragglers", "compare_recovery"}
 ONCE = {"tabulate_recovery": 1, "draw_recovery": 1, "draw_recovery_calibration": 1}

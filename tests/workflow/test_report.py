@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from browser import CHROMIUM, DRIVER, Browser, browsing
-from normgauge.render import figures
+from normgauge.render.drawing import draw
 from normgauge.render.tables import write_table
 from result_samples import STUDY, write_results
 
@@ -80,7 +80,7 @@ def drawn(tmp_path: Path) -> Path:
     lines = [f"report: {str(CAPTIONS / 'workflow.rst')!r}", "rule all:", f"    input: expand('figures/{{name}}.svg', name={list(TARGETS)})"]
     for name, category in TARGETS.items():
         write_table(name, inputs, ROOT / "config" / "published.yaml", tmp_path / f"{name}.parquet", tmp_path / f"{name}.csv")
-        figures.draw(name, tmp_path / f"{name}.parquet", [tmp_path / "drawn" / f"{name}.svg"])
+        draw(name, tmp_path / f"{name}.parquet", [tmp_path / "drawn" / f"{name}.svg"])
         shown = (
             f"report('figures/{name}.svg', caption={str(CAPTIONS / f'{name}.rst')!r}, category={category!r}, labels={{'shown': '{name}'}})"
         )

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from clone import SMOKE, Project
-from normgauge import tables
 from normgauge.provenance import sha256_file
+from normgauge.schemas.fingerprint import tables
 
 DOWNSTREAM_OF_FINGERPRINT = {
     "compute_fingerprint": 2,

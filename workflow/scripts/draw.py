@@ -3,6 +3,6 @@
 from _script import reporting
 
 with reporting(snakemake):
-    from normgauge.render.figures import draw
+    from normgauge.render.drawing import draw
 
     draw(snakemake.params.figure, snakemake.input[0], snakemake.output)

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normgauge import tables
 from normgauge.calibration.corpora import digest_lines
 from normgauge.calibration.inputs import SAMPLING_RATE, content_sha256, image_processor, noise_pixels, noise_waveform, picture
 from normgauge.calibration.interfaces import Interface, interface_of
 from normgauge.errors import InputError
+from normgauge.schemas.inputs import tables
+from normgauge.tables import read_metadata
 
 Rows = list[dict[str, Any]]
 
@@ -52,7 +53,7 @@ def batches(
     suit the model, or when the shard is impossible or empty.
     """
     rows = tables.read(path, "calibration")
-    if digest_lines(row["sha256"] for row in rows) != tables.read_metadata(path).get("ids_sha256"):
+    if digest_lines(row["sha256"] for row in rows) != read_metadata(path).get("ids_sha256"):
         raise InputError(f"{Path(path).name}: rows differ from the ids_sha256 in its metadata; delete it and rerun")
     index, count = shard
     if not 0 <= index < count or count > len(rows):

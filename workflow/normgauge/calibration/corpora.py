@@ -20,10 +20,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from normgauge import tables
 from normgauge.calibration.receptors import germline_chains
 from normgauge.errors import InputError
 from normgauge.provenance import sha256_file
+from normgauge.schemas.inputs import tables
 
 Document = tuple[str, str | bytes]
 

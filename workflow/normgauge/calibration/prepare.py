@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from normgauge import tables
 from normgauge.calibration.corpora import Content, corpus_named, digest_lines
 from normgauge.calibration.inputs import content_sha256, image_processor, picture
 from normgauge.calibration.interfaces import MODALITIES, Interface, interface_of, maximum_length, special_ids, vocabulary_size
 from normgauge.calibration.tokenisation import choose_windows, find_tokenizer, load_tokenizer, token_stream
 from normgauge.errors import InputError
+from normgauge.schemas.inputs import tables
+from normgauge.tables import read_metadata
 
 Rows = list[dict[str, Any]]
 
@@ -120,7 +121,7 @@ def _corpus(name: str, corpus_path: str | os.PathLike[str] | None) -> tuple[Rows
     if corpus_path is None:
         raise InputError(f"calibration {name}: expected its corpus file; build it first")
     documents = tables.read(corpus_path, "corpus")
-    metadata = tables.read_metadata(corpus_path)
+    metadata = read_metadata(corpus_path)
     if metadata.get("corpus") != name:
         raise InputError(f"{Path(corpus_path).name}: holds the corpus {metadata.get('corpus')}, expected {name}; rebuild it")
     if not any(document["text"] or document["payload"] for document in documents):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from normgauge import tables
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, Site
 from normgauge.calibration.batches import Batch, batches, count_sequences
@@ -22,6 +21,8 @@ from normgauge.errors import InputError
 from normgauge.moments import Moments, write_moments
 from normgauge.progress import Progress
 from normgauge.provenance import atomic_path, execution_environment
+from normgauge.schemas.inputs import tables
+from normgauge.tables import read_metadata
 
 BatchSource = Callable[[], Iterable[Batch]]
 
@@ -113,7 +114,7 @@ def capture_checkpoint(
         "accumulation_requested": accumulation,
         "batch_size": str(batch_size),
         "shard": f"{shard}/{shards}",
-        **{f"calibration_{key}": value for key, value in tables.read_metadata(calibration).items()},
+        **{f"calibration_{key}": value for key, value in read_metadata(calibration).items()},
         **execution_environment(),
     }
     with atomic_path(destination) as temporary:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from normgauge import tables
 from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
 from normgauge.fingerprint.kernel import NormFacts
 from normgauge.fingerprint.study import Identity, Measurement, measure
 from normgauge.moments import Moments, merge_all, read_moments
 from normgauge.provenance import execution_environment
+from normgauge.schemas import inputs
+from normgauge.schemas.fingerprint import tables
+from normgauge.tables import read_metadata
 
 PathLike = str | os.PathLike[str]
 
@@ -40,16 +42,16 @@ class StoredMoments(Mapping[str, Moments]):
 def read_measurement(folders: Sequence[PathLike]) -> Measurement:
     """The shards of one forward dtype as one measurement. InputError when a shard lacks a site that another has."""
     first = Path(folders[0])
-    norms = {row["norm"]: norm_facts(row) for row in tables.read(first / "norms.parquet", "norms")}
+    norms = {row["norm"]: norm_facts(row) for row in inputs.tables.read(first / "norms.parquet", "norms")}
     files, sites = {}, {}
     for name in sorted(path.name for path in first.glob("*.parquet") if path.name != "norms.parquet"):
         parts = [Path(folder) / name for folder in folders]
         for part in parts:
             if not part.is_file():
                 raise InputError(f"{part}: missing, though another shard has this site; delete the shard's folder and rerun")
-        site = _site(tables.read_metadata(parts[0]))
+        site = _site(read_metadata(parts[0]))
         files[site.id], sites[site.id] = parts, site
-    return Measurement(tables.read_metadata(first / "norms.parquet")["forward_dtype"], StoredMoments(files), sites, norms)
+    return Measurement(read_metadata(first / "norms.parquet")["forward_dtype"], StoredMoments(files), sites, norms)
 
 
 def norm_facts(row: Mapping[str, Any]) -> NormFacts:
@@ -90,7 +92,7 @@ def fingerprint_checkpoint(
     identity = read_identity(manifest)
     shards: dict[str, list[PathLike]] = {}
     for folder in folders:
-        captured = tables.read_metadata(Path(folder) / "norms.parquet")
+        captured = read_metadata(Path(folder) / "norms.parquet")
         shards.setdefault(captured["forward_dtype"], []).append(folder)
     measurements = [read_measurement(members) for members in shards.values()]
     fingerprint, schur, stacks = measure(measurements, identity, force_cov32)
@@ -102,7 +104,7 @@ def fingerprint_checkpoint(
 
 def _provenance(folder: Path) -> dict[str, Any]:
     """The capture's provenance, with the arithmetic of this stage beside it."""
-    captured = tables.read_metadata(folder / "norms.parquet")
+    captured = read_metadata(folder / "norms.parquet")
     here = execution_environment()
     keep = {key: value for key, value in captured.items() if key not in {"kind", "forward_dtype", "shard"}}
     return {**{f"captured_{key}" if key in here else key: value for key, value in keep.items()}, **here}

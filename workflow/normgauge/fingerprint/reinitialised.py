@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from normgauge import tables
 from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch, batches, count_sequences
 from normgauge.capture import capture_model, norm_rows
@@ -18,6 +17,7 @@ from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.fingerprint.files import norm_facts, read_identity
 from normgauge.fingerprint.study import Identity, Measurement, Rows, measure
 from normgauge.provenance import execution_environment
+from normgauge.schemas.fingerprint import tables
 
 PathLike = str | os.PathLike[str]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from normgauge import tables
 from normgauge.anatomy.structure import Anatomy, SpaceKind
 from normgauge.errors import InputError
 from normgauge.gauge.groups import AttentionGauge, Element, HeadMap, Monomial, Orthogonal
+from normgauge.schemas.gauge import tables
 
 HEAD_SPACES = (SpaceKind.QUERY, SpaceKind.KEY, SpaceKind.VALUE)
 

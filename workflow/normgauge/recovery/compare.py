@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from normgauge import tables
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.provenance import execution_environment
+from normgauge.schemas.recovery import tables
 
 
 def write_comparison(

@@ -1,12 +1,10 @@
-"""Figures drawn from the result tables alone (results/tables/*.parquet), and the one function that draws and saves any target."""
+"""Figures of the fingerprint study, drawn from its result tables alone (results/tables/*.parquet)."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,23 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from normgauge import tables
 from normgauge.errors import InputError
-from normgauge.render import recovery, sheets, style
+from normgauge.render import sheets, style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
 from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, number, precision_notes
 from normgauge.render.tables import SCHUR_TAP
-
-
-def draw(name: str, table: str | os.PathLike[str], outputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Draw the target `name` (a key of DRAWINGS) from its result table into PDF and SVG files.
-
-    InputError when the table has no rows.
-    """
-    rows = tables.read(table, name)
-    if not rows:
-        raise InputError(f"{Path(table)}: no rows to draw; list at least one model for this target in the configuration")
-    style.save(DRAWINGS[name](rows), outputs)
 
 
 @dataclass(frozen=True)
@@ -334,6 +320,4 @@ DRAWINGS: dict[str, Callable[[Rows], Figure]] = {
     "trained_vs_random": sheets.trained_vs_random,
     "figure3": figure3,
     "figure6": figure6,
-    "recovery": recovery.recovery,
-    "recovery_calibration": recovery.calibration,
 }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from normgauge import tables
 from normgauge.render import style
 from normgauge.render.labels import Names, Row, Rows
 from normgauge.render.style import GREY, Ruler, number, plain
 from normgauge.render.typeset import BodyRow, Column, Section, cell, draw_table
+from normgauge.schemas.recovery import tables
+from normgauge.tables import read_metadata
 
 Paths = Sequence[str | os.PathLike[str]]
 
@@ -43,7 +44,7 @@ def write_tables(maps: Paths, nulls: Paths, outputs: Mapping[str, str | os.PathL
 
 
 def _checkpoint(path: str | os.PathLike[str]) -> dict[str, str]:
-    metadata = tables.read_metadata(path)
+    metadata = read_metadata(path)
     return {key: metadata[key] for key in ("model", "revision")}
 
 
@@ -137,3 +138,6 @@ def calibration(rows: Rows) -> Figure:
         for below, text in enumerate(lines):
             figure.text(5 / full, (foot - 34 - 10 * below) / height, text, ha="left", va="baseline", size=style.NOTE)
         return figure
+
+
+DRAWINGS: dict[str, Callable[[Rows], Figure]] = {"recovery": recovery, "recovery_calibration": calibration}

@@ -18,8 +18,9 @@ import numpy
 import pyarrow as pa
 import yaml
 
-from normgauge import tables
 from normgauge.errors import InputError
+from normgauge.schemas.fingerprint import tables
+from normgauge.tables import BOOL, FLOAT, STRING, STRINGS
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -185,7 +186,7 @@ def _published_values(published: Sequence[Published], table: str, model: str | N
 
 
 def _published_columns(table: str) -> list[str]:
-    return [name.removeprefix("published_") for name in tables.SCHEMAS[table].names if name.startswith("published_")]
+    return [name.removeprefix("published_") for name in tables.schemas[table].names if name.startswith("published_")]
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:
@@ -306,20 +307,20 @@ def _pool_stacks(rows: Rows) -> Row:
 
     An integer stays only where all seeds agree, a truth only where it holds for all.
     """
-    return {field.name: _pool_values(field.type, [row[field.name] for row in rows]) for field in tables.SCHEMAS["stacks"]}
+    return {field.name: _pool_values(field.type, [row[field.name] for row in rows]) for field in tables.schemas["stacks"]}
 
 
 def _pool_values(kind: pa.DataType, values: Sequence[Any]) -> Any:
-    if kind == tables.FLOAT:
+    if kind == FLOAT:
         return _median(values)
-    if kind == tables.STRINGS:
+    if kind == STRINGS:
         return sorted({item for value in values for item in value})
-    if kind == tables.BOOL:
+    if kind == BOOL:
         return all(values)
     counts = Counter(values)
     if len(counts) == 1:
         return values[0]
-    if kind == tables.STRING:
+    if kind == STRING:
         return ", ".join(
             f"{word} ({count}/{len(values)})" for word, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
         )
@@ -430,7 +431,7 @@ def write_table(
     parquet: str | os.PathLike[str],
     csv: str | os.PathLike[str],
 ) -> None:
-    """Build the table `name` (a key of tables.SCHEMAS) from result files and write it as parquet and CSV.
+    """Build the table `name` (a key of tables.schemas) from result files and write it as parquet and CSV.
 
     `inputs` are the files of the result folders, in the order in which the models shall appear; files the table does not need are ignored.
     `published` is config/published.yaml. Raises InputError when a needed file is missing or is not what its name says.

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from normgauge import tables
 from normgauge.errors import InputError
 from normgauge.progress import Progress
 from normgauge.provenance import atomic_path, execution_environment
+from normgauge.schemas.inputs import tables
+from normgauge.tables import read_metadata
 from normgauge.training.recipes import Recipe, model_config, recipe_named
 
 END_OF_TEXT = "<|endoftext|>"
@@ -75,7 +76,7 @@ def _texts(corpus_path: str | os.PathLike[str]) -> tuple[list[str], dict[str, st
     documents = [row["text"] for row in tables.read(corpus_path, "corpus") if row["text"]]
     if not documents:
         raise InputError(f"{Path(corpus_path).name}: expected a corpus with text to train on")
-    metadata = tables.read_metadata(corpus_path)
+    metadata = read_metadata(corpus_path)
     return documents, {"corpus": metadata["corpus"], "corpus_sha256": metadata["corpus_sha256"]}
 
 

@@ -1,0 +1,27 @@
+"""The one function that draws and saves any table or figure of any study."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from normgauge.errors import InputError
+from normgauge.render import figures, recovery, style
+from normgauge.schemas import fingerprint as fingerprint_schemas
+from normgauge.schemas import recovery as recovery_schemas
+
+STUDIES = ((fingerprint_schemas.tables, figures.DRAWINGS), (recovery_schemas.tables, recovery.DRAWINGS))
+"""The tables of each study, and what draws each of them."""
+
+
+def draw(name: str, table: str | os.PathLike[str], outputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Draw the target `name` (a key of the DRAWINGS of a study) from its result table into PDF and SVG files.
+
+    InputError when the table has no rows.
+    """
+    tables, drawings = next((tables, drawings) for tables, drawings in STUDIES if name in drawings)
+    rows = tables.read(table, name)
+    if not rows:
+        raise InputError(f"{Path(table)}: no rows to draw; list at least one model for this target in the configuration")
+    style.save(drawings[name](rows), outputs)
