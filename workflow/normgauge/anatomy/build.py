@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -301,6 +301,33 @@ class Builder:
         else:
             tied = embedding if config.tie_word_embeddings else None
             self.head(readout.module, residual, norm, self.spaces["vocabulary"], bias=False, aliases=(tied, None))
+
+    def pre_norm_stack(
+        self,
+        name: str,
+        residual: Space,
+        blocks: Sequence[str],
+        add_block: Callable[[str, int], None],
+        terminal_norm: str,
+        causal: bool,
+    ) -> str:
+        """A stream that enters the first block as the embedding and leaves through a norm; `add_block` describes one block.
+
+        Returns the terminal norm's name.
+        """
+        self.site(name, 0, "embedding", blocks[0], "input", residual.size)
+        for number, module in enumerate(blocks, start=1):
+            add_block(module, number)
+        self.norm(terminal_norm, residual)
+        self.site(name, len(blocks) + 1, "terminal_norm", terminal_norm, "output", residual.size, terminal_norm)
+        self.stack(name, residual, blocks, terminal_norm, causal)
+        return terminal_norm
+
+    def block_sites(self, stack: str, block: int, module: str, residual: Space, taps: Mapping[str, str]) -> None:
+        """The stream after each sublayer, where it enters the next norm (`taps` gives that norm for each tap), and after the block."""
+        for tap, norm in taps.items():
+            self.site(stack, block, tap, norm, "input", residual.size)
+        self.site(stack, block, "output", module, "output", residual.size)
 
     def stack(self, name: str, residual: Space, blocks: Sequence[str], terminal_norm: str | None, causal: bool) -> None:
         self.stacks.append(Stack(name, residual.name, residual.size, tuple(blocks), terminal_norm, causal))

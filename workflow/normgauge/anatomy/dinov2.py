@@ -22,12 +22,11 @@ def describe(config: Any) -> Anatomy:
         singleton = whole(Role.INDEX, builder.singleton())
         builder.tensor(join(prefix, "embeddings.mask_token"), singleton, whole(Role.WRITE, residual))
     blocks = [join(prefix, f"encoder.layer.{index}") for index in range(config.num_hidden_layers)]
-    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
-    terminal = builder.norm(join(prefix, "layernorm"), residual)
-    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(STACK, residual, blocks, terminal, causal=False)
+
+    builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "layernorm"), causal=False)
     if prefix:
         # the classifier reads the class token beside the mean of the patch tokens: the same space twice
         labels = builder.space("labels", SpaceKind.OTHER, config.num_labels)
@@ -46,8 +45,7 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     builder.feed_forward(prefix, _feed_forward_size(config), residual, mlp_norm, activation, modules)
     builder.tensor(f"{module}.layer_scale2.lambda1", whole(Role.SCALE, residual))
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(STACK, number, "output", module, "output", residual.size)
+    builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})
 
 
 def _feed_forward_modules(config: Any, module: str) -> dict[str, str]:

@@ -74,12 +74,13 @@ def describe(config: Any) -> Anatomy:
     embedding = f"{join(prefix, 'embed_tokens')}.weight"
     builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
     blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
-    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, facts, module, number, residual)
-    terminal = builder.norm(join(prefix, "norm"), residual)
-    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(STACK, residual, blocks, terminal, causal=not getattr(config, "use_bidirectional_attention", False))
+
+    terminal = builder.pre_norm_stack(
+        STACK, residual, blocks, add_block, join(prefix, "norm"), causal=not getattr(config, "use_bidirectional_attention", False)
+    )
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
 
@@ -119,5 +120,4 @@ def _block(builder: Builder, config: Any, facts: Facts, module: str, number: int
     if facts.sandwich:
         builder.norm(f"{module}.post_feedforward_layernorm", residual)
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(STACK, number, "output", module, "output", residual.size)
+    builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})

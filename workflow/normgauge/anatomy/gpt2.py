@@ -28,12 +28,11 @@ def describe(config: Any) -> Anatomy:
     positions = builder.space("position", SpaceKind.POSITION, config.max_position_embeddings)
     builder.embedding(f"{join(prefix, 'wpe')}.weight", positions, residual)
     blocks = [join(prefix, f"h.{index}") for index in range(config.num_hidden_layers)]
-    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
-    terminal = builder.norm(join(prefix, "ln_f"), residual)
-    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(STACK, residual, blocks, terminal, causal=True)
+
+    terminal = builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "ln_f"), causal=True)
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
 
@@ -55,5 +54,4 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     size = config.n_inner or 4 * config.hidden_size
     builder.feed_forward(prefix, size, residual, mlp_norm, config.activation_function, modules, input_first=True)
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(STACK, number, "output", module, "output", residual.size)
+    builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})

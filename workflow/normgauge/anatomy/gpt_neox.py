@@ -38,12 +38,11 @@ def describe(config: Any) -> Anatomy:
     embedding = f"{join(prefix, 'embed_in')}.weight"
     builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
     blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
-    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
-    terminal = builder.norm(join(prefix, "final_layer_norm"), residual)
-    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(STACK, residual, blocks, terminal, causal=True)
+
+    terminal = builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "final_layer_norm"), causal=True)
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
 
@@ -65,9 +64,8 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     mlp_norm = builder.norm(f"{module}.post_attention_layernorm", residual)
     builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules)
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    if not config.use_parallel_residual:  # in parallel, the stream after attention alone exists nowhere
-        builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(STACK, number, "output", module, "output", residual.size)
+    # in parallel, the stream after attention alone exists nowhere
+    builder.block_sites(STACK, number, module, residual, {} if config.use_parallel_residual else {"after_attention": mlp_norm})
 
 
 def _interleaved(spaces: Attention) -> Axis:

@@ -41,13 +41,12 @@ def _stack(builder: Builder, config: Any, stack: str, residual: Space, memory: t
     """The blocks and terminal norm of one stack; returns the norm's name."""
     length = config.num_decoder_layers if stack == "decoder" else config.num_layers
     blocks = [f"{stack}.block.{index}" for index in range(length)]
-    builder.site(stack, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, stack, module, number, residual, memory)
+
+    terminal = builder.pre_norm_stack(stack, residual, blocks, add_block, f"{stack}.final_layer_norm", causal=stack == "decoder")
     _relative_bias(builder, config, stack, blocks[0])
-    terminal = builder.norm(f"{stack}.final_layer_norm", residual)
-    builder.site(stack, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(stack, residual, blocks, terminal, causal=stack == "decoder")
     return terminal
 
 
@@ -89,9 +88,5 @@ def _block(builder: Builder, config: Any, stack: str, module: str, number: int, 
     mlp_norm = builder.norm(f"{last}.layer_norm", residual)
     builder.feed_forward(prefix, config.d_ff, residual, mlp_norm, config.dense_act_fn, modules, bias=False)
     builder.schur_sites(stack, number, modules, attention_norm, mlp_norm)
-    if memory:
-        builder.site(stack, number, "after_attention", cross_norm, "input", residual.size)
-        builder.site(stack, number, "after_cross_attention", mlp_norm, "input", residual.size)
-    else:
-        builder.site(stack, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(stack, number, "output", module, "output", residual.size)
+    taps = {"after_attention": cross_norm, "after_cross_attention": mlp_norm} if memory else {"after_attention": mlp_norm}
+    builder.block_sites(stack, number, module, residual, taps)

@@ -22,12 +22,11 @@ def describe(config: Any) -> Anatomy:
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     add_embeddings(builder, config, prefix, residual)
     blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
-    builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
-    terminal = builder.norm(join(prefix, "layernorm"), residual)
-    builder.site(STACK, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(STACK, residual, blocks, terminal, causal=False)
+
+    terminal = builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "layernorm"), causal=False)
     if readout is None:
         pooled = builder.space("pooled", SpaceKind.OTHER, config.pooler_output_size)
         builder.head("pooler.dense", residual, terminal, pooled, activation=config.pooler_act)
@@ -44,5 +43,4 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     mlp_norm = builder.norm(f"{module}.layernorm_after", residual)
     builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules)
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    builder.site(STACK, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(STACK, number, "output", module, "output", residual.size)
+    builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})

@@ -47,13 +47,11 @@ def _encoder(builder: Builder, config: Any, encoder: str) -> tuple[Space, str]:
 def _blocks(builder: Builder, config: Any, stack: str, path: str, residual: Space, memory: tuple[Space, str] | None) -> str:
     """The blocks and terminal norm of one stack; returns the norm's name."""
     blocks = [f"{path}.layers.{index}" for index in range(getattr(config, f"{stack}_layers"))]
-    builder.site(stack, 0, "embedding", blocks[0], "input", residual.size)
-    for number, module in enumerate(blocks, start=1):
+
+    def add_block(module: str, number: int) -> None:
         _block(builder, config, stack, module, number, residual, memory)
-    terminal = builder.norm(f"{path}.layer_norm", residual)
-    builder.site(stack, len(blocks) + 1, "terminal_norm", terminal, "output", residual.size, terminal)
-    builder.stack(stack, residual, blocks, terminal, causal=stack == "decoder")
-    return terminal
+
+    return builder.pre_norm_stack(stack, residual, blocks, add_block, f"{path}.layer_norm", causal=stack == "decoder")
 
 
 def _attention_modules(module: str) -> dict[str, str]:
@@ -82,9 +80,5 @@ def _block(builder: Builder, config: Any, stack: str, module: str, number: int, 
     hidden = getattr(config, f"{stack}_ffn_dim")
     builder.feed_forward(prefix, hidden, residual, mlp_norm, config.activation_function, modules)
     builder.schur_sites(stack, number, modules, attention_norm, mlp_norm)
-    if memory:
-        builder.site(stack, number, "after_attention", cross_norm, "input", residual.size)
-        builder.site(stack, number, "after_cross_attention", mlp_norm, "input", residual.size)
-    else:
-        builder.site(stack, number, "after_attention", mlp_norm, "input", residual.size)
-    builder.site(stack, number, "output", module, "output", residual.size)
+    taps = {"after_attention": cross_norm, "after_cross_attention": mlp_norm} if memory else {"after_attention": mlp_norm}
+    builder.block_sites(stack, number, module, residual, taps)
