@@ -20,7 +20,7 @@ def hard_layer(rows, seed=3):
     gains = store.round(generator.lognormal(-0.5, 0.4, 32))
     gains[9] = np.float32(-2.6e-4)
     weights = store.round(generator.standard_normal((32, 24)) * 0.14)
-    weights[9, ::2] = store.round(weights[9, ::2] * 2e-5)
+    weights[9, ::2] = store.round(weights[9, ::2] * np.geomspace(2e-5, 1e-6, 12))
     weights[4, 3] = float(np.float32(3e-8))
     bias = store.round(generator.standard_normal(24) * 0.3)
     return planted_layers.layer(seed=seed, rows=rows, width=32, gains=gains, biases=np.zeros(32), weights=weights, bias=bias)
@@ -31,6 +31,11 @@ def first_stage(layer):
     return maps.recover(design, [layer.outputs], [True], layer.grid, TORCH)[0]
 
 
+def settled_by_second_look(layer, result):
+    design = maps.gauge_design(layer.inputs, layer.gains, layer.biases, TORCH)
+    return maps.settle(design, result, layer.inputs, layer.outputs, True, layer.grid, TORCH)
+
+
 def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
     layer = hard_layer(400)
     result = first_stage(layer)
@@ -39,7 +44,7 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
     assert (result.margins < REQUIRED_MARGIN).any()
     assert not (wrong & (result.margins >= REQUIRED_MARGIN)).any()
 
-    settled, looks = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    settled, looks = settled_by_second_look(layer, result)
     assert not ((settled.values != layer.truth) & (settled.margins >= REQUIRED_MARGIN)).any()
     pending = [look for look in looks if look.decision.margins.min() < REQUIRED_MARGIN]
     assert pending
@@ -58,7 +63,7 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
 def test_a_second_look_with_the_decided_coordinates_held_only_raises_margins():
     result = first_stage(hard_layer(400))
     layer = hard_layer(400)
-    settled, _ = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    settled, _ = settled_by_second_look(layer, result)
     assert (settled.margins < REQUIRED_MARGIN).sum() <= (result.margins < REQUIRED_MARGIN).sum()
 
 
@@ -92,5 +97,5 @@ def test_a_planted_wrong_bit_is_seen_by_the_evidence():
     values = result.values.copy()
     values[5, 0] = low[0]
     flagged = dataclasses.replace(result, values=values, margins=np.where(np.arange(49)[:, None] == 5, 0.0, result.margins))
-    settled, _ = maps.settle(flagged, layer.inputs, layer.outputs, True, layer.grid)
+    settled, _ = settled_by_second_look(layer, flagged)
     np.testing.assert_array_equal(settled.values, layer.truth)

@@ -143,7 +143,7 @@ def _solve_group(
             columns = slice(first, min(first + COLUMNS_AT_ONCE, item.outputs.width))
             outputs = item.outputs.read(folder, columns)
             part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
-            part, looks = maps.settle(part, inputs, outputs, item.bias is not None, grid)
+            part, looks = maps.settle(design, part, inputs, outputs, item.bias is not None, grid, route)
             _certify(item, design, part, first, grid, results)
             if first == 0 and not design.factors.null_rank:
                 _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)

@@ -23,8 +23,8 @@ REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
 HELD_MARGIN = 8.0
 """From this margin on a coordinate is held while others of its column are estimated again."""
-SECOND_LOOK_MARGIN = 16.0
-"""Below this the joint fit's margin is not trusted: its float64 residual may be biased by a few noises of its mean."""
+TRUSTED_MARGIN = 16.0
+"""Below this the margin of a fit on float64 residuals is not trusted: these may be biased by a few noises of their mean."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class Decision:
 
 
 def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
-    """The columns of (n, k) rounded values with a margin below SECOND_LOOK_MARGIN (undetermined values, NaN, are none)."""
-    undecided = (margins < SECOND_LOOK_MARGIN) & np.isfinite(values)
+    """The columns of (n, k) rounded values with a margin below HELD_MARGIN (undetermined values, NaN, are none)."""
+    undecided = (margins < HELD_MARGIN) & np.isfinite(values)
     return [
         Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
     ]
