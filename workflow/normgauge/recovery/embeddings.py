@@ -54,7 +54,7 @@ def remaining_table(
     filled = np.where(seen, means, 0.0)
     values = grid.round(filled)
     kept = seen & (np.abs(filled - values) <= ACCEPTED_DEVIATIONS * noise)
-    margins = np.where(kept, grid.boundary_distance(filled, values) / np.maximum(noise, np.finfo(float).tiny), 0.0)
+    margins = np.where(kept, grid.margin(filled, values, noise), 0.0)
     return TableRows(np.where(kept, values, np.nan), margins)
 
 

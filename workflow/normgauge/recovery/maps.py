@@ -138,7 +138,7 @@ def _by_rounding(solution: Solution, grid: Grid) -> Recovered:
     still = np.zeros(noise.shape[1])
     placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
     lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
-    margins = np.where(lost, 0.0, grid.boundary_distance(solution.values, placed.values) / noise)
+    margins = np.where(lost, 0.0, grid.margin(solution.values, placed.values, noise))
     return Recovered(
         np.where(lost, np.nan, placed.values),
         margins,
@@ -194,7 +194,7 @@ def _placed(
     placed = gauge_line.place(values, noise, line.direction, at, spread, grid)
     lost = ~(known & placed.accepted)
     moved = values + line.direction[:, None] * at
-    margins = grid.boundary_distance(moved, placed.values) / np.maximum(placed.noise, np.finfo(float).tiny)
+    margins = grid.margin(moved, placed.values, placed.noise)
     kept = slice(None)
     if not intercept:
         lost |= np.abs(moved[-1]) > gauge_line.ACCEPTED_DEVIATIONS * placed.noise[-1]
@@ -243,7 +243,7 @@ def settle(
     First the columns concerned are fitted again on residuals in twice the precision; then the close calls that are left are estimated
     with the decided coordinates of their columns held.
     """
-    doubtful = ((recovered.margins < TRUSTED_MARGIN) & np.isfinite(recovered.values)).any(axis=0)
+    doubtful = ((recovered.margins < TRUSTED_MARGIN) & np.isfinite(recovered.values) & (recovered.values != 0)).any(axis=0)
     if not doubtful.any():
         return recovered, []
     first = recovered.margins

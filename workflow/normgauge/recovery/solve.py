@@ -106,7 +106,7 @@ def _solve_norm(description: Description, norm: ObservedNorm, folder: Path, resu
             continue
         grid = grids.grid(description.tensor(name).dtype)
         rounded = grid.round(values)
-        margins = grid.boundary_distance(values, rounded) / np.maximum(noise, np.finfo(float).tiny)
+        margins = grid.margin(values, rounded, noise)
         reason = None
         if residual > LINEAR:
             reason = f"the output is not gain times the normalised input plus bias (relative residual {residual:.1e}): eps or kind differ"
@@ -332,10 +332,11 @@ def write(folder: Path, description: Description, results: Results) -> None:
         )
         rows = []
         for name, outcome in outcomes.items():
-            margins = outcome.margins[np.isfinite(outcome.values)]
+            determined = np.isfinite(outcome.values)
+            margins = outcome.margins[determined & (outcome.values != 0)]
             decided = margins[margins >= REQUIRED_MARGIN]
             least = {"min_margin": margins.min(initial=np.inf), "decided_margin": decided.min(initial=np.inf)}
-            rows.append({"tensor": name, "values": outcome.values.size, "determined": margins.size, **least, **outcome.row})
+            rows.append({"tensor": name, "values": outcome.values.size, "determined": int(determined.sum()), **least, **outcome.row})
         report = {
             "tensors": rows,
             "falsified": results.falsifications,

@@ -87,11 +87,10 @@ class Straggler:
         while len(left):
             start = self.start[self.coordinates[left]]
             correction, noise = evidence.estimate()
-            noise = np.maximum(noise, np.finfo(float).tiny)
             moved = start + correction
             values[left] = grid.round(moved)
-            margins[left] = grid.boundary_distance(moved, values[left]) / noise
-            resolution[left] = 0.5 * grid.ulp(values[left]) / noise
+            margins[left] = grid.margin(moved, values[left], noise)
+            resolution[left] = np.where(values[left] == 0, 0.0, 0.5 * grid.ulp(values[left]) / np.maximum(noise, np.finfo(float).tiny))
             clear = margins[left] >= HELD_MARGIN
             if clear.all() or not clear.any():
                 break
@@ -109,13 +108,13 @@ class Decision:
     resolution: float
 
     def within_reach(self, growth: float) -> bool:
-        """Whether `growth` times as many observations can be expected to decide: weights below their noise, such as zeros, are not."""
+        """Whether `growth` times as many observations can be expected to decide: weights below their noise are not."""
         return bool(self.resolution * np.sqrt(growth) >= 2 * REQUIRED_MARGIN)
 
 
 def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
-    """The columns of (n, k) rounded values with a margin below HELD_MARGIN (undetermined values, NaN, are none)."""
-    undecided = (margins < HELD_MARGIN) & np.isfinite(values)
+    """The columns of (n, k) rounded values with a margin below HELD_MARGIN (undetermined values, NaN, and zeros are none)."""
+    undecided = (margins < HELD_MARGIN) & np.isfinite(values) & (values != 0)
     return [
         Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
     ]
