@@ -29,22 +29,23 @@ localrules:
     smoke,
     table1_scale,
     exact_recovery,
+    exact_recovery_scale,
 
 
 rule all:
     default_target: True
     input:
-        TABLE_TARGETS + FIGURE_TARGETS,
+        TABLE_TARGETS + FIGURE_TARGETS + RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,
 
 
 rule all_tables:
     input:
-        TABLE_TARGETS,
+        TABLE_TARGETS + RECOVERY_TABLE_TARGETS,
 
 
 rule all_figures:
     input:
-        FIGURE_TARGETS,
+        FIGURE_TARGETS + RECOVERY_FIGURE_TARGETS,
 
 
 rule smoke:
@@ -60,4 +61,9 @@ rule table1_scale:
 
 rule exact_recovery:
     input:
-        RECOVERY_TARGETS,
+        RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,
+
+
+rule exact_recovery_scale:
+    input:
+        RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,

@@ -58,6 +58,7 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
             decision = straggler.decide(seen, grid)
             evidence[f"{number}.triangle"], evidence[f"{number}.spread"] = seen.triangle, seen.spread
             entry.update(record(decision, seen, entry["chunks"] + chunks))
+            entry["history"].append([seen.rows, entry["margin"]])
             _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)
     with atomic_path(output) as temporary:
