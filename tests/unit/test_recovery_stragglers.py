@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 
 import planted_layers
-from normgauge.recovery import maps
+from normgauge.recovery import maps, sliced_product
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.grids import grid
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, gather
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, TRUSTED_MARGIN, Evidence, Straggler, gather
 
 TORCH = arithmetic("torch")
 
@@ -99,3 +99,54 @@ def test_a_planted_wrong_bit_is_seen_by_the_evidence():
     flagged = dataclasses.replace(result, values=values, margins=np.where(np.arange(49)[:, None] == 5, 0.0, result.margins))
     settled, _ = settled_by_second_look(layer, flagged)
     np.testing.assert_array_equal(settled.values, layer.truth)
+
+
+def summed_in_order(design, values):
+    """A matrix product as plain float64 loops form it: where leading columns hardly vary, all rows round alike."""
+    total = np.zeros(len(design))
+    for column, value in zip(design.T, values, strict=True):
+        total = total + column * value
+    return total
+
+
+def test_a_residual_in_plain_float64_would_claim_a_wrong_value_and_the_sliced_one_does_not():
+    """The one miss seen in development: many rows lift a common rounding error above the noise of their mean."""
+    generator = np.random.default_rng(4)
+    rows, store = 32_768, grid("float32")
+    design = np.hstack([np.full((rows, 12), 1.1) * generator.uniform(0.5, 2, 12), generator.standard_normal((rows, 3)), np.ones((rows, 1))])
+    start = np.append(store.round(generator.standard_normal(15) * 0.14), 0.0)
+    outputs = -sliced_product.residual(np.zeros((rows, 1)), design, start[:, None])[:, 0]
+    bias = (outputs - summed_in_order(design, start)).mean()
+    start[-1] = store.round(np.array([1.5 * 2.0 ** (23 + np.floor(np.log2(abs(bias))))]))[0]  # its spacing is just below the bias
+    outputs = -sliced_product.residual(np.zeros((rows, 1)), design, start[:, None])[:, 0]
+    straggler = Straggler(0, np.array([15]), start)
+    plain = straggler.decide(Evidence.of(design[:, 15:], outputs - summed_in_order(design, start)), store)
+    assert plain.values[0] != start[-1]
+    assert plain.margins[0] >= REQUIRED_MARGIN
+    sliced = straggler.decide(gather([straggler], design, outputs[:, None])[0], store)
+    assert sliced.values[0] == start[-1]
+    assert sliced.margins[0] >= REQUIRED_MARGIN
+
+
+def test_a_margin_of_a_fit_on_plain_residuals_is_not_trusted_below_16(monkeypatch):
+    generator = np.random.default_rng(5)
+    store, inputs = grid("float32"), generator.standard_normal((2000, 12))
+    weights = store.round(generator.standard_normal((12, 1)) * 0.14)
+    noise = maps.solve(maps.full_design(inputs, False, TORCH).factors, inputs @ weights, TORCH).noise
+    weights[5, 0] = 1.5 * 2.0 ** np.ceil(np.log2(10 * noise[5, 0]) + 23)  # its spacing is 10 to 20 noises
+    design, outputs = maps.full_design(inputs, False, TORCH), inputs @ weights
+    honest = maps.solve
+
+    def biased(*arguments, extended=False):
+        solution = honest(*arguments, extended=extended)
+        if not extended:
+            solution.values[5] += store.ulp(weights[5])
+        return solution
+
+    monkeypatch.setattr(maps, "solve", biased)
+    first = maps.recover(design, [outputs], [False], store, TORCH)[0]
+    assert first.values[5] != weights[5]
+    assert REQUIRED_MARGIN <= first.margins[5] < TRUSTED_MARGIN
+    settled, _ = maps.settle(design, first, inputs, outputs, False, store, TORCH)
+    np.testing.assert_array_equal(settled.values, weights)
+    assert settled.margins.min() >= REQUIRED_MARGIN

@@ -111,11 +111,11 @@ def straggler_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def margin_rows(folder: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_margins`: the least margin of a column against the observations behind it."""
+    """Rows of schema `recovery_margins`: the margin of a value against the observations behind it."""
     report = json.loads((folder / "report.json").read_text())
     hardest = [report["hardest"]] if report["hardest"] else []
     fits = [(study, "joint fit", list(zip(study["rows"], study["margins"], strict=True))) for study in hardest]
-    looks = [(entry, "held fit", entry["history"]) for entry in report["stragglers"]]
+    looks = [(entry, "held fit", entry["history"]) for entry in report["stragglers"] if entry["chunks"]]
     return [
         {"module": origin["module"], "column": origin["column"], "method": method, "rows": rows, "margin": margin}
         for origin, method, history in fits + looks

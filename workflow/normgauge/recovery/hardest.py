@@ -1,4 +1,4 @@
-"""The column nearest to a rounding boundary: its margin against the number of observations, and what its features' gains do to it."""
+"""The decided value nearest to a rounding boundary: its margin against the number of observations, and what its column's gains do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.description import ObservedMap
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.maps import Design, Recovered, recover
+from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
 HALVINGS = 3
 """The fit is repeated on so many successive halves of the observations, as long as they are twice the inputs."""
@@ -19,26 +20,22 @@ HALVINGS = 3
 
 @dataclass(frozen=True)
 class Hardest:
-    """The output column of a map behind a norm whose joint fit has the least margin so far."""
+    """Where a map behind a norm has the value of least margin that the joint fit decides; `coordinate` is fan_in for a bias."""
 
     margin: float
     item: ObservedMap
     column: int
+    coordinate: int
 
 
 def harder(than: Hardest | None, item: ObservedMap, part: Recovered, first: int) -> Hardest | None:
-    """The harder of `than` and the hardest column of `part`, whose columns are counted from `first`; maps behind no norm are left out."""
+    """The harder of `than` and the hardest value of `part`, whose columns are counted from `first`; maps behind no norm are left out."""
     if item.norm is None:
         return than
-    margins = _margins(part).min(axis=0)
-    column = int(margins.argmin())
-    margin = float(margins[column])
-    return Hardest(margin, item, column + first) if margin < (np.inf if than is None else than.margin) else than
-
-
-def _margins(part: Recovered) -> np.ndarray:
-    """(n, k) margins, infinite for zeros and in undetermined columns."""
-    return np.where(np.isfinite(part.values) & (part.values != 0), part.margins, np.inf)
+    margins = np.where(part.margins >= REQUIRED_MARGIN, part.margins, np.inf)
+    coordinate, column = np.unravel_index(margins.argmin(), margins.shape)
+    margin = float(margins[coordinate, column])
+    return Hardest(margin, item, int(column) + first, int(coordinate)) if margin < (np.inf if than is None else than.margin) else than
 
 
 def study(
@@ -51,7 +48,7 @@ def study(
     arithmetic: Arithmetic,
     seed: int,
 ) -> dict[str, Any]:
-    """Joint fits of the hardest column on the first rows of (N, fan_in) inputs and (N, 1) outputs, doubled until all are in.
+    """Joint fits of the hardest value's column on the first rows of (N, fan_in) inputs and (N, 1) outputs, doubled until all are in.
 
     Returns module and column, `rows` and `margins` of the fits, and gain, weight and margin of each input in the last one.
     """
@@ -63,7 +60,7 @@ def study(
         "module": hardest.item.module,
         "column": hardest.column,
         "rows": counts,
-        "margins": [float(_margins(fit).min()) for fit in fits],
+        "margins": [float(fit.margins[hardest.coordinate, 0]) for fit in fits],
         "inputs": {
             "gain": gains.tolist(),
             "weight": fits[-1].values[: len(gains), 0].tolist(),

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from normgauge.errors import InputError
 from normgauge.render import sheets, style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
-from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, number, precision_notes, decades
+from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, decades, number, precision_notes
 from normgauge.render.tables import SCHUR_TAP
 
 

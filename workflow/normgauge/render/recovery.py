@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import cycle
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -18,7 +18,13 @@ from normgauge.render.labels import Names, Row, Rows
 from normgauge.render.style import GREY, Ruler, decades, number, plain
 from normgauge.render.typeset import BodyRow, Column, Section, cell, draw_table
 
-_LOOKS = (("#0072B2", "-"), ("#E69F00", (0, (4, 1.5))), ("#009E73", (0, (1, 1))), ("#CC79A7", (0, (4, 1, 1, 1))), ("#56B4E9", (0, (8, 2))))
+_LOOKS: tuple[tuple[str, Any], ...] = (
+    ("#0072B2", "-"),
+    ("#E69F00", (0, (4, 1.5))),
+    ("#009E73", (0, (1, 1))),
+    ("#CC79A7", (0, (4, 1, 1, 1))),
+    ("#56B4E9", (0, (8, 2))),
+)
 """Colours and line styles of checkpoints; they begin again where there are more."""
 
 
@@ -106,7 +112,7 @@ def calibration(rows: Rows) -> Figure:
 
 
 def trend(rows: Rows) -> Figure:
-    """Least margin of the hardest column and of the stragglers against the observations. `rows` are of the schema recovery_trend."""
+    """Margins of the hardest value and of the stragglers against the observations. `rows` are of the schema recovery_trend."""
     handles: list[Line2D] = []
 
     def plot(axes: Axes) -> None:
@@ -123,17 +129,18 @@ def trend(rows: Rows) -> Figure:
         low, high = min(row["rows"] for row in rows) / 1.2, max(row["rows"] for row in rows) * 1.2
         axes.plot([low, high], [8, 8 * (high / low) ** 0.5], color=GREY, linewidth=0.6, linestyle=(0, (1, 2)), zorder=1)
         ticks = [2**power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
-        axes.set(xscale="log", xlim=(low, high), xlabel="observations N", ylabel="least margin, noises")
+        axes.set(xscale="log", xlim=(low, high), xlabel="observations N", ylabel="margin, noises")
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        _whole_decades(axes.yaxis, [row["margin"] for row in rows] + [4.0])
+        _whole_decades(axes, "y", [row["margin"] for row in rows] + [4.0])
         axes.minorticks_off()
 
     return _one_panel(
         "Margins grow as the root of the observations",
         plot,
         handles,
-        "Circles: the hardest column of each checkpoint, all its coordinates fitted at once, on the first observations. Squares: columns left "
-        "undecided, their decided coordinates held, with fresh sequences. Grey: margin 4, from which on a value is claimed, and a slope of one half.",
+        "Circles: the closest value behind a norm that the joint fit decides, fitted on the first observations. Squares: columns that it "
+        "left undecided, their decided coordinates held, with fresh sequences. Grey: margin 4, from which on a value is claimed, and a "
+        "slope of one half.",
     )
 
 
@@ -153,8 +160,8 @@ def gains(rows: Rows) -> Figure:
             handles.append(Line2D([], [], color=color, linestyle="none", marker="o", markersize=3, label=label))
         axes.axhline(4, color=GREY, linewidth=0.6, zorder=1)
         shown = [row for row in rows if row["weight"] and row["gain"]]
-        _whole_decades(axes.xaxis, [abs(row["gain"]) for row in shown])
-        _whole_decades(axes.yaxis, [row["margin"] for row in shown] + [4.0])
+        _whole_decades(axes, "x", [abs(row["gain"]) for row in shown])
+        _whole_decades(axes, "y", [row["margin"] for row in shown] + [4.0])
         axes.set(xlabel="|gain| of the input's feature", ylabel="margin of its weight, noises")
         axes.minorticks_off()
 
@@ -162,16 +169,15 @@ def gains(rows: Rows) -> Figure:
         "The hardest column of each checkpoint and the gains before it",
         plot,
         handles,
-        "Every input of the column behind a norm whose joint fit has the least margin; hollow: negative gain. Grey: margin 4.",
+        "Every input of the column behind a norm that holds the closest value which the joint fit decides; hollow: negative gain. Grey: "
+        "margin 4, from which on a value is claimed.",
     )
 
 
-def _whole_decades(axis: Axis, values: Sequence[float]) -> None:
+def _whole_decades(axes: Axes, axis: str, values: Sequence[float]) -> None:
     """A logarithmic axis between powers of ten around the values, few of them labelled."""
     limits = (10.0 ** math.floor(math.log10(min(values) / 1.1)), 10.0 ** math.ceil(math.log10(max(values) * 1.1)))
-    setter = {"x": "xlim", "y": "ylim"}[axis.axis_name]
-    axis.axes.set(**{f"{axis.axis_name}scale": "log", setter: limits})
-    axis.set_ticks(decades(limits))
+    axes.set(**{f"{axis}scale": "log", f"{axis}lim": limits, f"{axis}ticks": decades(limits)})
 
 
 def _by_checkpoint(rows: Rows) -> dict[str, list[Row]]:
@@ -197,7 +203,9 @@ def _one_panel(title: str, plot: Callable[[Axes], None], handles: list[Line2D], 
         plot(figure.add_axes((36 / full, foot / height, (full - 46) / full, depth / height)))
         figure.text(5 / full, 1 - 11 / height, title, weight="bold", ha="left", va="baseline")
         place = (5 / full, 1 - 15 / height)
-        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, frameon=False, borderaxespad=0, borderpad=0, labelspacing=0.25)
+        figure.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=place, frameon=False, borderaxespad=0, borderpad=0, labelspacing=0.25
+        )
         for below, text in enumerate(lines):
             figure.text(5 / full, (foot - 34 - 10 * below) / height, text, ha="left", va="baseline", size=style.NOTE)
         return figure
@@ -233,10 +241,12 @@ def share(rows: Rows) -> Figure:
             y += 1.3 * _LEADING
         axes.set(xlim=(0, 1), ylim=(depth, 0), yticks=[], xlabel="share of the stored values")
         axes.spines["left"].set_visible(False)
-        figure.text(5 / full, 1 - 11 / height, "Stored values recovered bit for bit, by population", weight="bold", ha="left", va="baseline")
+        figure.text(
+            5 / full, 1 - 11 / height, "Stored values recovered bit for bit, by population", weight="bold", ha="left", va="baseline"
+        )
         handles = [Patch(facecolor=color, hatch=hatch, edgecolor=GREY, linewidth=0.3, label=part) for part, color, hatch in _PARTS]
-        place = (5 / full, 1 - 16 / height)
-        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=4, frameon=False, borderaxespad=0, borderpad=0)
+        corner = (5 / full, 1 - 16 / height)
+        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, ncols=4, frameon=False, borderaxespad=0, borderpad=0)
         return figure
 
 

@@ -36,9 +36,9 @@ _RECOVERY_NULL = (
 _RECOVERY_MARGINS = (
     ("module", STRING, "!linear module"),
     ("column", INT, "!output column"),
-    ("method", STRING, "!joint fit (the hardest column, all coordinates at once) or held fit (a straggler, its decided coordinates held)"),
+    ("method", STRING, "!joint fit (the hardest decided value) or held fit (a straggler, the decided coordinates of its column held)"),
     ("rows", INT, "!observations", "tokens"),
-    ("margin", FLOAT, "!least margin of the column", "noises"),
+    ("margin", FLOAT, "!margin of the value, or the least of the straggler's", "noises"),
 )
 
 _RECOVERY_HARDEST = (
