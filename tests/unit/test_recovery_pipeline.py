@@ -23,7 +23,7 @@ from normgauge.recovery.assemble import assemble, assemble_all
 from normgauge.recovery.check_gauge import check_gauge
 from normgauge.recovery.compare import compare, route_rows, straggler_rows, write_comparison
 from normgauge.recovery.description import Description
-from normgauge.recovery.observe import observe
+from normgauge.recovery.observe import observe, observe_columns
 from normgauge.recovery.recover import close_stragglers
 from normgauge.schemas.recovery import tables
 from normgauge.tables import read_metadata
@@ -215,6 +215,18 @@ def test_stragglers_close_with_fresh_observations(tmp_path):
     assert sum(row["misses"] for row in after) == 0
     assert sum(row["flagged"] for row in after) == sum(not look["within_reach"] for look in looks) > 0
     assert not any(look["open"] for look in looks)
+
+
+def test_fresh_outputs_are_the_modules_own_rounded_once(gpt2, tmp_path):
+    checkpoint, _ = gpt2
+    model, columns = build_model(checkpoint, "float64"), {"transformer.h.1.mlp.c_proj": [3, 30], "lm_head": [100]}
+    observe_columns(model, checkpoint.config, tmp_path / "fresh", 64, 7, columns)
+    for name, chosen in columns.items():
+        module = model.get_submodule(name)
+        inputs = torch.from_numpy(np.fromfile(tmp_path / "fresh" / f"{name}.inputs.f64").reshape(64, -1))
+        outputs = np.fromfile(tmp_path / "fresh" / f"{name}.outputs.f64").reshape(64, -1)
+        own, size = module(inputs)[:, chosen].numpy(), module(inputs.abs()).abs().max().item()
+        assert 0 < np.abs(outputs - own).max() < 1e-14 * size
 
 
 def test_missing_and_torn_arrays_are_refused(gpt2, tmp_path):

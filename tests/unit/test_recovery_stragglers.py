@@ -80,6 +80,15 @@ def test_evidence_merges_to_the_same_as_all_at_once_and_falls_as_the_root():
     np.testing.assert_allclose(parts[0].estimate()[1] / whole.estimate()[1], np.sqrt(6), rtol=0.1)
 
 
+def test_parts_weigh_by_their_precision():
+    generator = np.random.default_rng(1)
+    design, noise = generator.standard_normal((4000, 2)), generator.standard_normal(4000)
+    noisy, precise = Evidence.of(design, noise), Evidence.of(design[::-1], noise * 2.0**-5)
+    both = noisy.merge(precise).estimate()[1]
+    np.testing.assert_allclose(both, precise.estimate()[1], rtol=0.01)
+    assert (both < precise.estimate()[1]).all()
+
+
 def test_a_weight_below_its_noise_is_out_of_reach():
     generator = np.random.default_rng(0)
     design = generator.standard_normal((1000, 3))

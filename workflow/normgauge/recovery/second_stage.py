@@ -76,9 +76,12 @@ def _straggler(entry: dict[str, Any], start: np.ndarray) -> Straggler:
 
 
 def record(decision: Decision, evidence: Evidence, chunks: int) -> dict[str, Any]:
-    """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it."""
+    """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it.
+
+    The first chunk is always drawn: fresh outputs are exactly rounded sums, and how much less noisy these are is only then known.
+    """
     margin = float(decision.margins.min())
-    reachable = decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS
+    reachable = chunks == 0 or (decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS)
     return {
         "margins": decision.margins.tolist(),
         "margin": margin,

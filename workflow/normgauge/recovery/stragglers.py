@@ -32,7 +32,8 @@ class Evidence:
     """What some observations say about the undecided coordinates of one column.
 
     triangle: (u + 1, u + 1) upper factor of [A_U, residual]; spread: (u, u) sum over observations of a a^T r^2, from which the noise
-    is estimated without assuming that all rows are equally noisy (as in `least_squares`); rows: how many observations.
+    is estimated without assuming that all rows are equally noisy (as in `least_squares`); rows: how many observations. Both are in
+    units of the observations' own deviation (a power of two near it), so that in a sum of parts each weighs by its precision.
     Merging is associative and commutative up to rounding; the spread of parts differs from that of the whole by a share of u / rows.
     """
 
@@ -43,6 +44,8 @@ class Evidence:
     @classmethod
     def of(cls, undecided: np.ndarray, residual: np.ndarray) -> Evidence:
         """From (N, u) design columns and the (N,) residual of the rounded column."""
+        scale = 2.0 ** -np.rint(np.log2(max(float(np.sqrt(np.mean(residual**2))), np.finfo(float).tiny)))
+        undecided, residual = undecided * scale, residual * scale
         triangle = _triangle(np.column_stack([undecided, residual]))
         count = undecided.shape[1]
         weighted = undecided * (residual - undecided @ np.linalg.solve(triangle[:count, :count], triangle[:count, count]))[:, None]
