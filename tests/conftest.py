@@ -1,4 +1,4 @@
-"""How the tests are shared out: two processes (`make test`), a file at a time, and the workflow tests, which share a finished run, in one."""
+"""How tests are shared out over processes (`make test`): by file, and the workflow tests, which share a finished run, in one."""
 
 from __future__ import annotations
 
