@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -59,6 +60,12 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
             yield
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
+            sys.exit(1)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                traceback.print_exc(file=log)
+                raise
+            print(f"error: disk full ({error.filename or 'while writing'}): free space and rerun", file=sys.stderr)
             sys.exit(1)
         except Exception:
             traceback.print_exc(file=log)
