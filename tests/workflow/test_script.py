@@ -46,7 +46,7 @@ def test_a_defect_keeps_its_traceback_in_both(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     done = run(tmp_path / "job.log", "open('/dev/full', 'w', buffering=1).write('x\\n')")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == ["error: disk full (while writing): free space and rerun"]
+    assert done.stderr.splitlines()[1:] == ["error: disk full: free space and rerun"]
 
 
 def test_scripts_are_offline_unless_they_fetch(tmp_path: Path) -> None:

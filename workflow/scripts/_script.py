@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from normgauge.errors import InputError
+from normgauge.provenance import disk_full
 
 
 class _Both:
@@ -61,13 +61,10 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                traceback.print_exc(file=log)
-                raise
-            print(f"error: disk full ({error.filename or 'while writing'}): free space and rerun", file=sys.stderr)
-            sys.exit(1)
-        except Exception:
+        except Exception as error:
+            if disk_full(error):
+                print("error: disk full: free space and rerun", file=sys.stderr)
+                sys.exit(1)
             traceback.print_exc(file=log)
             raise
         finally:
