@@ -47,7 +47,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def disk_full(error: Exception) -> bool:
-    """Whether the error says that no space is left; writers in other languages (safetensors) pass on the system's words without its number."""
+    """Whether the error says that no space is left; safetensors passes on the words without the number."""
     return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
 
 
