@@ -52,6 +52,17 @@ def check_config():
         validate_models(config["models"])
     except InputError as error:
         fail(error)
+    check_residual("capture", config["capture"])
+    check_residual("reinitialised", config["reinitialised"])
+    for model, entry in config["models"].items():
+        check_residual(f"models.{model}.capture", entry.get("capture", {}))
+
+
+def check_residual(where, settings):
+    """Fail unless the group `residual` is captured in some arithmetic: every profile starts at the embedding."""
+    groups = settings.get("forward_dtypes")
+    if groups is not None and not any("residual" in names for names in groups.values()):
+        fail(f"{where}.forward_dtypes: the group residual is in none of {', '.join(groups)}; add it to one")
 
 
 def check_checkpoint(model, revision, where):
