@@ -12,6 +12,7 @@ from normgauge.calibration.batches import Batch, batches
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
 from normgauge.errors import InputError
+from normgauge.gauge.alignment import stream_shapes
 from normgauge.gauge.admissible import gauge_spaces, random_gauge
 from normgauge.gauge.check import check
 from normgauge.gauge.correlation import correlate_sites
@@ -75,9 +76,9 @@ def _apply(options: argparse.Namespace) -> int:
 
 def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, list[Batch]]:
     source, target = open_checkpoint(options.source), open_checkpoint(options.target)
-    shapes = [[(stack.name, stack.width, len(stack.blocks)) for stack in describe(each.config).stacks] for each in (source, target)]
+    shapes = [(anatomy.architecture, stream_shapes(anatomy)) for anatomy in (describe(each.config) for each in (source, target))]
     if shapes[0] != shapes[1]:
-        raise InputError(f"{options.target}: stacks {shapes[1]}, {options.source} has {shapes[0]}; compare checkpoints of one shape")
+        raise InputError(f"{options.target}: {shapes[1]}, {options.source} has {shapes[0]}; compare checkpoints of one class and shape")
     probes = batches(options.calibration, folder=options.source, config=source.config, batch_size=1)
     return source, target, list(islice(probes, options.batches))
 

@@ -122,17 +122,25 @@ def _rivals(score: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.maximum(others.max(1), others.max(0)[target])
 
 
-def recovery_row(site: str, seed: int, found: Matching, truth: Monomial) -> dict[str, Any]:
-    """One row of schema `gauge_recovery`: a matching against the gauge that was applied."""
+def recovery_row(site: str, seed: int, found: Matching, truth: Monomial, part: str = "residual") -> dict[str, Any]:
+    """One row of schema `gauge_recovery`: a matching against the gauge that was applied to this part of the model."""
     if truth.size != found.gauge.size:
         raise InputError(f"site {site}: matched {found.gauge.size} coordinates, the recorded gauge has {truth.size}; use its own model")
+    right = found.gauge.target == truth.target
+    same_sign = np.sign(found.gauge.factors) == np.sign(truth.factors)
+    certain = ~found.uncertain
     return {
         "site": site,
+        "part": part,
+        "width": truth.size,
         "seed": seed,
         "tokens": found.samples,
         "method": found.method,
-        "permutation_accuracy": float((found.gauge.target == truth.target).mean()),
-        "sign_accuracy": float((found.gauge.factors == truth.factors).mean()),
+        "permutation_accuracy": float(right.mean()),
+        "sign_accuracy": float(same_sign.mean()),
+        "uncertain": float(found.uncertain.mean()),
+        "certain_accuracy": float((right & same_sign)[certain].mean()) if certain.any() else None,
+        "map_error": float(np.abs(found.gauge.factors / truth.factors - 1)[right & certain].max(initial=0)),
         "min_margin": float(found.margins.min()),
         "certified": found.certified,
         "seconds": found.seconds,
