@@ -18,6 +18,7 @@ include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/capture.smk"
 include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/recover.smk"
+include: "workflow/rules/gauge.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -29,27 +30,30 @@ localrules:
     smoke,
     table1_scale,
     exact_recovery,
+    signed_permutation,
+    signed_permutation_scale,
+    audit,
 
 
 rule all:
     default_target: True
     input:
-        TABLE_TARGETS + FIGURE_TARGETS,
+        TABLE_TARGETS + FIGURE_TARGETS + GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
 
 
 rule all_tables:
     input:
-        TABLE_TARGETS,
+        TABLE_TARGETS + GAUGE_TABLE_TARGETS,
 
 
 rule all_figures:
     input:
-        FIGURE_TARGETS,
+        FIGURE_TARGETS + GAUGE_FIGURE_TARGETS,
 
 
 rule smoke:
     input:
-        TABLE_TARGETS + FIGURE_TARGETS,
+        TABLE_TARGETS + FIGURE_TARGETS + GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
 
 
 rule table1_scale:
@@ -61,3 +65,18 @@ rule table1_scale:
 rule exact_recovery:
     input:
         RECOVERY_TARGETS,
+
+
+rule signed_permutation:
+    input:
+        GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+
+
+rule signed_permutation_scale:
+    input:
+        GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+
+
+rule audit:
+    input:
+        AUDIT_PAGES,

@@ -106,7 +106,8 @@ def sign_energy(artifact: Artifact, element: Monomial, signed: Arrays, permuted:
 
 
 def artifacts(anatomy: Anatomy, site: Site, scale: float, seed: int) -> Iterator[Artifact]:
-    """Drawn artifacts, float64, for the output of a block whose activations have root mean square `scale`."""
+    """Drawn artifacts, float64, for the output of a block whose activations have root mean square `scale`. No adapter where the block
+    shares its weights with others or holds no plain linear layer."""
     generator = torch.Generator().manual_seed(seed)
     space, width = anatomy.stack(site.stack).space, site.width
 
@@ -136,6 +137,8 @@ def artifacts(anatomy: Anatomy, site: Site, scale: float, seed: int) -> Iterator
         lambda arrays: {name: (value, place[0]) for name, value in arrays.items() if (place := LAYOUT[name])},
     )
     maps = _block_maps(anatomy, site)
+    if not maps:
+        return
     factors = {}
     for item in maps:
         sizes_ = [anatomy.tensor(item.weight).axes[axis].size for axis in (item.input_axis, 1 - item.input_axis)]
@@ -184,7 +187,7 @@ def _block_maps(anatomy: Anatomy, site: Site) -> list[LinearMap]:
     """The maps of the site's block that read or write its stream, one per stored weight."""
     space, block = anatomy.stack(site.stack).space, f"{site.stack}/block.{site.block}/"
     inside = [item for item in anatomy.maps if item.name.startswith(block) and space in (item.reads, item.writes)]
-    return list({item.weight: item for item in inside}.values())
+    return list({item.weight: item for item in inside if item.weight.endswith(".weight")}.values())
 
 
 def _module(item: LinearMap) -> str:

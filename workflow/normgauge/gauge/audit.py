@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from normgauge.anatomy.structure import Anatomy, Site
@@ -44,11 +45,17 @@ def audit_rows(checkpoint: Checkpoint, anatomy: Anatomy, batches: Sequence[Batch
     del source
     rows = []
     for seed in seeds:
-        gauge = random_gauge(anatomy, seed, tuple(dict.fromkeys(claim.space for claim in claims)))
+        gauge = without_scales(random_gauge(anatomy, seed, tuple(dict.fromkeys(claim.space for claim in claims))))
         target = build_model(transformed(checkpoint, anatomy, gauge), "float32")
         found = deviation_from(recorded, target, anatomy, gauge)
         rows += compared(claims, claims_of(target, anatomy, site, inputs), gauge, found, top, seed)
     return rows
+
+
+def without_scales(gauge: Gauge) -> Gauge:
+    """The signed permutations inside a gauge of monomials: scales would change how active a unit is."""
+    elements = {name: element for name, element in gauge.elements.items() if isinstance(element, Monomial)}
+    return Gauge({name: Monomial(element.target, np.sign(element.factors)) for name, element in elements.items()})
 
 
 def middle_site(anatomy: Anatomy) -> Site:

@@ -7,6 +7,7 @@ negative entry of its row, which a maximum of C avoids.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,6 +23,10 @@ GREEDY_FROM = 8192  # coordinates from which rows are restricted to their best c
 CANDIDATES = 200
 DEVIATIONS = 3.0  # standard errors by which a match must beat its rivals to be certain
 LARGEST = 1 - 1e-6  # a correlation beyond this is one up to float32 rounding
+
+
+Solver = Callable[[np.ndarray], tuple[np.ndarray, str, bool]]
+"""From a (d, d) score: the target of each row, the method's name, and whether the assignment is proven optimal."""
 
 
 class Cost(StrEnum):
@@ -49,21 +54,26 @@ class Matching:
     seconds: float
 
 
-def match(correlation: CrossCorrelation, cost: Cost = Cost.ABSOLUTE) -> Matching:
-    """Match the coordinates of two spaces of one width. Raises InputError with fewer than four samples."""
+def match(correlation: CrossCorrelation, cost: Cost = Cost.ABSOLUTE, solver: Solver | None = None) -> Matching:
+    """Match the coordinates of two spaces of one width, with `assign` or another solver. Raises InputError with fewer than four samples."""
     constant = correlation.constant()
-    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], cost)
+    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], cost, solver)
 
 
 def match_matrix(
-    matrix: np.ndarray, samples: int, source_constant: np.ndarray, target_constant: np.ndarray, cost: Cost = Cost.ABSOLUTE
+    matrix: np.ndarray,
+    samples: int,
+    source_constant: np.ndarray,
+    target_constant: np.ndarray,
+    cost: Cost = Cost.ABSOLUTE,
+    solver: Solver | None = None,
 ) -> Matching:
     """The same from the (d, d) correlations of `samples` samples and the coordinates known to be constant."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
         raise InputError(f"correlations of shape {list(matrix.shape)}: expected a square matrix of finite numbers; mend the activations")
     started = time.perf_counter()
     score = np.abs(matrix) if cost == Cost.ABSOLUTE else matrix
-    target, method, certified = assign(score)
+    target, method, certified = (solver or assign)(score)
     seconds = time.perf_counter() - started
     rows = np.arange(len(matrix))
     best = score[rows, target]
@@ -91,9 +101,14 @@ def assign(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
     if len(np.unique(target)) == len(score):
         return target, "row argmax", True
     if len(score) >= GREEDY_FROM:
-        return greedy(score, CANDIDATES), "greedy", False
+        return assign_greedily(score)
     _, target, _ = lap.lapjvs(-score.astype(np.float32), extend_cost=False, jvx_like=False)
     return target, "lapjvs", False
+
+
+def assign_greedily(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
+    """The same by `greedy` among each row's 200 best."""
+    return greedy(score, CANDIDATES), "greedy", False
 
 
 def greedy(score: np.ndarray, candidates: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from normgauge.gauge.admissible import admissible, random_gauge
 from normgauge.gauge.correlation import correlate, site_activations
 from normgauge.gauge.groups import AttentionGauge, Monomial
 from normgauge.gauge.hidden_units import HeadCorrelation, head_recovery_row, match_heads, match_units
-from normgauge.gauge.matching import Cost, match, recovery_row
+from normgauge.gauge.matching import Cost, assign_greedily, match, recovery_row
 from normgauge.gauge.model_gauge import Gauge, attention_of
 from normgauge.gauge.transform import transformed
 
@@ -28,9 +28,9 @@ def recovery_rows(
 ) -> list[dict[str, Any]]:
     """Rows of schema `gauge_recovery`, from float32 activations of the primary stack.
 
-    At every residual site: the matching by |C| at every budget of samples and, as a control, by C at the largest. In the first, middle and
-    last block, at the largest budget: feed-forward units, and heads with their value maps. Raises InputError when the probes hold fewer
-    samples than the largest budget.
+    At every residual site: the matching by |C| at every budget of samples and, at the largest, by C as a control and greedily among each
+    row's best. In the first, middle and last block, at the largest budget: feed-forward units, and heads with their value maps. Raises
+    InputError when the probes hold fewer samples than the largest budget.
     """
     stack = anatomy.primary_stack
     streams = [site for site in anatomy.sites_in(("residual", "terminal")) if site.stack == stack.name]
@@ -65,7 +65,9 @@ def _stream_rows(
     assert isinstance(truth, Monomial)
     correlations = {budget: correlate(source[site][:budget], target[site][:budget]) for budget in budgets}
     rows = [recovery_row(site, seed, match(correlation), truth) for correlation in correlations.values()]
-    return [*rows, recovery_row(site, seed, match(correlations[max(budgets)], Cost.SIGNED), truth)]
+    largest = correlations[max(budgets)]
+    controls = (match(largest, Cost.SIGNED), match(largest, solver=assign_greedily))
+    return [*rows, *(recovery_row(site, seed, found, truth) for found in controls)]
 
 
 def _inner_row(anatomy: Anatomy, site: Site, seed: int, gauge: Gauge, source: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:

@@ -1,0 +1,224 @@
+GAUGED = [pair for item in config["gauge"]["models"] for pair in listed_checkpoints(item, "gauge.models")]
+# (model, revision) -> the checkpoints of its shape that it is matched with, as `model@revision`
+ALIGNED = {
+    listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
+    for first, *others in config["gauge"]["aligned"]
+}
+
+
+def gauge_files(kind):
+    """This file of every checkpoint that the study moves (of alignments: that it aligns with others)."""
+    pairs = ALIGNED if kind == "alignment" else GAUGED
+    return [f"results/{model}/{revision}/gauge/{kind}.parquet" for model, revision in pairs]
+
+
+def aligned_checkpoints(wildcards):
+    names = ALIGNED.get((wildcards.model, wildcards.revision), [])
+    return [f"results/{name.replace('@', '/')}/checkpoint" for name in names]
+
+
+def aligned_configs(wildcards):
+    """By name of the other checkpoints, what their entries lay over the stored config."""
+    return {name: MODELS[name.split("@")[0]].get("config") for name in ALIGNED.get((wildcards.model, wildcards.revision), [])}
+
+
+# table of results -> (what of each checkpoint it is made from, name of the figure)
+GAUGE_TABLES = {
+    "gauge_table2": ("equivalence", "table2"),
+    "gauge_figure1": ("equivalence", "figure1"),
+    "gauge_table15": ("recovery", "table15"),
+    "gauge_table11": ("recovery", "table11"),
+    "gauge_table13": ("alignment", "table13"),
+    "gauge_table8": ("audit", "table8"),
+    "gauge_carried": ("transport", "carried"),
+}
+MADE = {table: names for table, names in GAUGE_TABLES.items() if gauge_files(names[0])}
+GAUGE_TABLE_TARGETS = [f"{TABLES}/{table}.{suffix}" for table in MADE for suffix in ("parquet", "csv")] + [
+    f"{FIGURES}/signed-permutation/{name}.pdf" for _, name in MADE.values() if name != "figure1"
+]
+GAUGE_FIGURE_TARGETS = [f"{FIGURES}/signed-permutation/{name}.pdf" for _, name in MADE.values() if name == "figure1"]
+AUDIT_PAGES = [f"{FIGURES}/signed-permutation/audit/{model}-{revision}.pdf" for model, revision in GAUGED]
+
+
+rule measure_equivalence:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        calibration="results/{model}/{revision}/calibration.parquet",
+    output:
+        "results/{model}/{revision}/gauge/equivalence.parquet",
+    log:
+        "logs/measure_equivalence/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/measure_equivalence/{model}/{revision}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=model_memory,
+        runtime=240,
+    params:
+        code=code_of("measure_equivalence.py"),
+        entry=entry_part("modality", "config"),
+        seeds=config["gauge"]["seeds"]["equivalence"],
+        forward_dtypes=config["gauge"]["forward_dtypes"],
+        sequences=config["gauge"]["sequences"],
+        length=config["gauge"]["length"],
+    script:
+        "../scripts/measure_equivalence.py"
+
+
+rule recover_gauges:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        calibration="results/{model}/{revision}/calibration.parquet",
+    output:
+        "results/{model}/{revision}/gauge/recovery.parquet",
+    log:
+        "logs/recover_gauges/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/recover_gauges/{model}/{revision}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=model_memory,
+        runtime=240,
+    params:
+        code=code_of("recover_gauges.py"),
+        entry=entry_part("modality", "config"),
+        seeds=config["gauge"]["seeds"]["recovery"],
+        budgets=config["gauge"]["budgets"]["recovery"],
+    script:
+        "../scripts/recover_gauges.py"
+
+
+rule audit_names:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        calibration="results/{model}/{revision}/calibration.parquet",
+    output:
+        audit="results/{model}/{revision}/gauge/audit.parquet",
+        transport="results/{model}/{revision}/gauge/transport.parquet",
+    log:
+        "logs/audit_names/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/audit_names/{model}/{revision}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=model_memory,
+        runtime=240,
+    params:
+        code=code_of("audit_names.py"),
+        entry=entry_part("modality", "config"),
+        seeds={name: config["gauge"]["seeds"][name] for name in ("audit", "transport")},
+        top=config["gauge"]["top"],
+        sequences=config["gauge"]["sequences"],
+        length=config["gauge"]["length"],
+    script:
+        "../scripts/audit_names.py"
+
+
+rule align_checkpoints:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        calibration="results/{model}/{revision}/calibration.parquet",
+        others=aligned_checkpoints,
+    output:
+        "results/{model}/{revision}/gauge/alignment.parquet",
+    log:
+        "logs/align_checkpoints/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/align_checkpoints/{model}/{revision}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 2
+    resources:
+        mem_mb=model_memory,
+        runtime=240,
+    params:
+        code=code_of("align_checkpoints.py"),
+        entry=entry_part("modality", "config"),
+        configs=aligned_configs,
+        budgets=config["gauge"]["budgets"]["alignment"],
+    script:
+        "../scripts/align_checkpoints.py"
+
+
+rule tabulate_gauges:
+    input:
+        **{kind: gauge_files(kind) for kind, _ in MADE.values()},
+    output:
+        **{table: f"{TABLES}/{table}.parquet" for table in MADE},
+        **{f"{table}_csv": f"{TABLES}/{table}.csv" for table in MADE},
+    log:
+        f"logs/{TABLES}/gauge.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=20,
+    params:
+        code=code_of("tabulate_gauges.py"),
+        tables={table: kind for table, (kind, _) in MADE.items()},
+    script:
+        "../scripts/tabulate_gauges.py"
+
+
+for table, (_, name) in MADE.items():
+
+    rule:
+        name:
+            f"draw_{table}"
+        input:
+            f"{TABLES}/{table}.parquet",
+        output:
+            pdf=f"{FIGURES}/signed-permutation/{name}.pdf",
+            svg=report(
+                f"{FIGURES}/signed-permutation/{name}.svg",
+                caption=f"../report/{table}.rst",
+                category="Signed permutations",
+                labels={"result": name},
+            ),
+        log:
+            f"logs/{FIGURES}/signed-permutation/{name}.log",
+        conda:
+            "../../envs/pipeline.yaml"
+        threads: 1
+        resources:
+            mem_mb=2000,
+            runtime=20,
+        params:
+            code=code_of("draw.py"),
+            figure=table,
+        script:
+            "../scripts/draw.py"
+
+
+rule draw_audit:
+    input:
+        equivalence="results/{model}/{revision}/gauge/equivalence.parquet",
+        recovery="results/{model}/{revision}/gauge/recovery.parquet",
+        audit="results/{model}/{revision}/gauge/audit.parquet",
+        transport="results/{model}/{revision}/gauge/transport.parquet",
+    output:
+        pdf=f"{FIGURES}/signed-permutation/audit/{{model}}-{{revision}}.pdf",
+        svg=f"{FIGURES}/signed-permutation/audit/{{model}}-{{revision}}.svg",
+    log:
+        f"logs/{FIGURES}/signed-permutation/audit/{{model}}-{{revision}}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=20,
+    params:
+        code=code_of("draw_audit.py"),
+    script:
+        "../scripts/draw_audit.py"
