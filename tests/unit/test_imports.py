@@ -22,6 +22,7 @@ ORDER = (
     "gauge",
     "recovery",
     "render",
+    "command",
 )
 RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "schemas", "render"}
 

@@ -75,4 +75,3 @@ def agreement(found: Matching, reference: Matching) -> dict[str, Any]:
         "method": found.method,
         "certified": found.certified,
     }
-

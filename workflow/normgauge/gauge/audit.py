@@ -65,9 +65,7 @@ def middle_site(anatomy: Anatomy) -> Site:
     return next(site for site in anatomy.sites if (site.stack, site.block, site.tap) == (stack.name, block, "output"))
 
 
-def compared(
-    claims: Sequence[Claim], moved: Sequence[Claim], gauge: Gauge, found: Deviation, top: int, seed: int
-) -> list[dict[str, Any]]:
+def compared(claims: Sequence[Claim], moved: Sequence[Claim], gauge: Gauge, found: Deviation, top: int, seed: int) -> list[dict[str, Any]]:
     """Claims of a model against those of its gauged copy, in the same order. Raises InputError where more coordinates are to be named
     than there are, or where the gauge does not permute them."""
     rows = []

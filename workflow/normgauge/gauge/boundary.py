@@ -69,10 +69,10 @@ def equivalence_rows(
 
 
 def with_drawn_constants(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) -> Checkpoint:
-    """The checkpoint with every constant gain drawn uniformly from 1/2 to 3/2 (effective) and every constant bias from a tenth of normal."""
+    """The checkpoint with every constant gain drawn uniformly, 1/2 to 3/2 in effect, and every constant bias from a tenth of normal."""
     generator = torch.Generator().manual_seed(seed)
     offsets = {norm.gain: norm.gain_offset for norm in anatomy.norms if norm.gain}
-    biases = {item.bias for item in (*anatomy.maps, *anatomy.norms)}
+    biases = {item.bias for item in anatomy.maps} | {norm.bias for norm in anatomy.norms}
     tensors = dict(checkpoint.tensors)
     for name, value in checkpoint.tensors.items():
         if (name not in offsets and name not in biases) or not bool((value == value.reshape(-1)[0]).all()):

@@ -17,8 +17,6 @@ def shortened(batches: Iterable[Batch], length: int) -> list[Batch]:
         return value if value is None or value.is_floating_point() or value.ndim < 2 else value[:, :length]
 
     return [
-        Batch(
-            {name: cut(value) for name, value in batch.inputs.items()}, {name: cut(value) for name, value in batch.masks.items()}
-        )
+        Batch({name: cut(value) for name, value in batch.inputs.items()}, {name: cut(value) for name, value in batch.masks.items()})
         for batch in batches
     ]

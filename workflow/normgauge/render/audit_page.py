@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from normgauge.errors import InputError
 from normgauge.render import style
@@ -97,11 +98,12 @@ def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) 
 
 
 def _heading(axes: Axes, text: str, handles: list) -> None:
-    axes.figure.text(
-        5 / FULL, axes.get_position().y1 + 21 / (72 * axes.figure.get_size_inches()[1]), text, weight="bold", ha="left", va="baseline"
-    )
+    """A title at the page's left edge, the legend at its right, both above the axes."""
+    place = axes.transAxes + ScaledTranslation(0, 21 / 72, axes.figure.dpi_scale_trans)
+    blended = blended_transform_factory(axes.figure.transFigure, place)
+    axes.text(5 / FULL, 1, text, transform=blended, weight="bold", ha="left", va="baseline")
     axes.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(handles), frameon=False, borderaxespad=0.2, handlelength=1.6
+        handles=handles, ncols=len(handles), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, frameon=False, handlelength=1.6
     )
 
 

@@ -216,12 +216,20 @@ def draw_table2(rows: Rows) -> Figure:
 
     drawn = any(row["parameters"] != "stored" for row in rows)
     notes = [
-        "Largest difference of the outputs, absolute and over the largest output of its kind; the worst of the seeds. In the group: the same "
-        r"function, float64 within $10^{-10}$ and float32 within $10^{-3}$. Controls outside it must deviate by $10^{-7}$ or more in float64. "
+        "Largest difference of the outputs, absolute and over the largest output of its kind; the worst of the seeds. In the "
+        "group: the same "
+        r"function, float64 within $10^{-10}$ and float32 within $10^{-3}$. Controls outside it must deviate by $10^{-7}$ or more "
+        r"in float64. "
         r"Published for other models, float32: $\leq 1.3\times10^{-4}$.",
-        *(["Random initialisations: gains and biases that were constant are drawn, since constant gains admit rotations."] if drawn else []),
+        *(
+            ["Random initialisations: gains and biases that were constant are drawn, since constant gains admit rotations."]
+            if drawn
+            else []
+        ),
     ]
-    return draw_table("Tables 2 and 14. What a transformer does not notice, and what it does", columns, _sections(rows, line, "group"), notes)
+    return draw_table(
+        "Tables 2 and 14. What a transformer does not notice, and what it does", columns, _sections(rows, line, "group"), notes
+    )
 
 
 _METHODS = {"|C|": r"$|C|$", "C": r"$C$ (signed)", "|C|, greedy": r"$|C|$, greedy", "canonical correlation": "canonical correlation"}
@@ -245,7 +253,14 @@ def draw_table15(rows: Rows) -> Figure:
 
     def line(group: Rows) -> list[str]:
         (row,) = group
-        shares = ("permutation_accuracy", "permutation_accuracy_min", "sign_accuracy", "sign_accuracy_min", "uncertain", "certain_accuracy_min")
+        shares = (
+            "permutation_accuracy",
+            "permutation_accuracy_min",
+            "sign_accuracy",
+            "sign_accuracy_min",
+            "uncertain",
+            "certain_accuracy_min",
+        )
         error = "—" if row["part"] == "residual" else number(row["map_error"], 1)
         start = [row["part"], _METHODS[row["cost"]], f"{row['sites']} × {row['seeds']}"]
         certified = "—" if row["part"] == "heads" or row["cost"].endswith("greedy") else percent(row["certified"])
@@ -253,7 +268,8 @@ def draw_table15(rows: Rows) -> Figure:
 
     tokens = sorted({row["tokens"] for row in rows})
     notes = [
-        f"Recorded gauges of the whole model, found again from {' or '.join(map(str, tokens))} tokens. flagged: constant, tied or not clearly "
+        f"Recorded gauges of the whole model, found again from {' or '.join(map(str, tokens))} tokens. flagged: constant, tied or "
+        f"not clearly "
         "ahead of a rival; least of the others: smallest share of unflagged coordinates whose place and sign are right. The signed cost "
         "avoids a coordinate whose sign is negative: half of them where signs are free, all or none where one sign is common to all. "
         "Published at 7B: 49.4% to 49.9% and 50.1% by the signed cost, 100% by its absolute value; greedy 94.7% and 97.5% at d = 4096.",
@@ -278,7 +294,8 @@ def draw_table11(rows: Rows) -> Figure:
         body.append(_body(texts))
     sites = {f"{row['sites']} × {row['seeds']}" for row in rows}
     notes = [
-        f"Means over residual sites and seeds ({', '.join(sorted(sites))}) of matching by $|C|$. What is missed is flagged: constant or tied "
+        f"Means over residual sites and seeds ({', '.join(sorted(sites))}) of matching by $|C|$. What is missed is flagged: "
+        f"constant or tied "
         "coordinates. Published for TinyLlama: 100% from 22 tokens on.",
     ]
     return draw_table("Tables 3 and 11. How many probes a recorded gauge needs", columns, [Section("residual stream", body)], notes)
@@ -299,14 +316,19 @@ def draw_table13(rows: Rows) -> Figure:
     def line(group: Rows) -> list[str]:
         (row,) = group
         shares = ("agreement", "certain", "certain_agreement", "negative", "unmoved")
-        return [plain(row["other"]) if row["tokens"] == first[row["other"]] else "", f"{row['tokens']:,}", *(percent(row[key]) for key in shares)]
+        return [
+            plain(row["other"]) if row["tokens"] == first[row["other"]] else "",
+            f"{row['tokens']:,}",
+            *(percent(row[key]) for key in shares),
+        ]
 
     first: dict[str, int] = {}
     for row in rows:
         first[row["other"]] = min(row["tokens"], first.get(row["other"], row["tokens"]))
     notes = [
         "Shares of coordinates, means over residual sites: matched as in the match from all tokens (which contain the others); certain "
-        "(clearly ahead of every rival), and of these matched as in the match from all tokens; matched with a negative sign; matched to the "
+        "(clearly ahead of every rival), and of these matched as in the match from all tokens; matched with a negative sign; "
+        "matched to the "
         "coordinate of their own number. There is no truth here. Published for a 1.5B pair: 6% at 39 tokens, 94% at 27K.",
     ]
     return draw_table("Table 13. Stability of natural alignments", columns, _sections(rows, line, "other", "tokens"), notes)
@@ -334,9 +356,11 @@ def draw_table8(rows: Rows) -> Figure:
         return [*start, *(percent(row[key]) for key in shares), number(row["relative_deviation"], 1)]
 
     notes = [
-        "The coordinates that score highest, in the model and in its copy under a recorded gauge (float32): by their numbers (raw), and after "
+        "The coordinates that score highest, in the model and in its copy under a recorded gauge (float32): by their numbers "
+        "(raw), and after "
         "the gauge is applied to the names (mapped). attribution: gradient times activation, of the likeliest class's log-probability "
-        "(without a head: of the last state's squared length). difference of means: between two sets of inputs, as for a steering direction.",
+        "(without a head: of the last state's squared length). difference of means: between two sets of inputs, as for a "
+        "steering direction.",
     ]
     return draw_table("Table 8. Coordinate names are not the model's", columns, _sections(rows, line, "claim"), notes)
 
@@ -360,7 +384,8 @@ def draw_carried(rows: Rows) -> Figure:
         return [row["artifact"], str(row["seeds"]), *(number(row[key], 2) for key in numbers), "yes" if row["passed"] else "NO"]
 
     notes = [
-        "Drawn artifacts in the middle block; float64 outputs against the model's with the artifact before its gauge, relative: the largest "
+        "Drawn artifacts in the middle block; float64 outputs against the model's with the artifact before its gauge, relative: "
+        "the largest "
         "over seeds after transport, the smallest by the permutation alone and unmoved. The permutation alone is right where all signs are "
         "positive; it costs four times the energy on negative coordinates, 2 on average over free signs.",
     ]
@@ -428,7 +453,6 @@ def draw_figure1(rows: Rows) -> Figure:
             figure.text(5 / full, 1 - (top + row_height * (place + 0.75)) / height, name, weight="bold", ha="left", va="baseline")
             place += 1
             for group in groups:
-                inside = group[0]["admissible"]
                 baseline = 1 - (top + row_height * (place + 0.75)) / height
                 figure.text(12 / full, baseline, plain(group[0]["group"]), ha="left", va="baseline", size=style.NOTE)
                 axes.axhline(place, color="#dddddd", linewidth=0.4, zorder=0)
@@ -436,7 +460,9 @@ def draw_figure1(rows: Rows) -> Figure:
                 place += 1
         figure.text(5 / full, 1 - 11 / height, "Figure 1. Inside and outside the group", weight="bold", ha="left", va="baseline")
         anchor = (5 / full, 1 - 16 / height)
-        figure.legend(handles=deviation_handles(), loc="upper left", bbox_to_anchor=anchor, ncols=3, frameon=False, borderaxespad=0, borderpad=0)
+        figure.legend(
+            handles=deviation_handles(), loc="upper left", bbox_to_anchor=anchor, ncols=3, frameon=False, borderaxespad=0, borderpad=0
+        )
         for below, sentence in enumerate(text):
             figure.text(5 / full, (foot - 34 - 10 * below) / height, sentence, ha="left", va="baseline", size=style.NOTE)
         return figure

@@ -1,10 +1,9 @@
-"""Gauges of checkpoint folders outside the workflow: `python -m normgauge.gauge random|apply|recover|check`."""
+"""Gauges of checkpoint folders outside the workflow: `normgauge gauge random|apply|recover|check|audit`."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import islice
 
 from normgauge.anatomy import describe
@@ -12,8 +11,9 @@ from normgauge.calibration.batches import Batch, batches
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
 from normgauge.errors import InputError
-from normgauge.gauge.alignment import stream_shapes
 from normgauge.gauge.admissible import gauge_spaces, random_gauge
+from normgauge.gauge.alignment import stream_shapes
+from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.check import check
 from normgauge.gauge.correlation import correlate_sites
 from normgauge.gauge.equivalence import TOLERANCES
@@ -23,21 +23,11 @@ from normgauge.gauge.matching import match
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 with one line on stderr for bad input, and for `check` where the function differs."""
-    options = _parser().parse_args(arguments)
-    try:
-        return options.run(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands to `normgauge gauge`. Each parsed namespace has `run`, which takes it and returns the exit status."""
+    commands = parser.add_subparsers(required=True, metavar="command")
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m normgauge.gauge", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-
-    def command(name: str, run, text: str, *positional: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str, *positional: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text)
         added.set_defaults(run=run)
         for argument in positional:
@@ -49,13 +39,16 @@ def _parser() -> argparse.ArgumentParser:
     drawn.add_argument("--space", action="append", help="what to move; the residual streams unless given, repeatable")
     applied = command("apply", _apply, "write a gauged copy of a checkpoint folder", "checkpoint", "gauge", "destination")
     applied.add_argument("--inverse", action="store_true", help="apply the inverse")
-    for added in (
+    probed = [
         command("recover", _recover, "find the gauge that leads from one checkpoint to another", "source", "target", "gauge"),
         command("check", _check, "say whether two checkpoints are the same function", "source", "target"),
-    ):
+    ]
+    audited = command("audit", _audit, "say which coordinate names survive a recorded gauge", "checkpoint")
+    audited.add_argument("--seed", type=int, default=42)
+    audited.add_argument("--top", type=int, default=20, help="coordinates that a claim names")
+    for added in (*probed, audited):
         added.add_argument("--calibration", required=True, help="calibration.parquet with the probes")
         added.add_argument("--batches", type=int, default=2, help="batches of one sequence each")
-    return parser
 
 
 def _random(options: argparse.Namespace) -> int:
@@ -74,13 +67,16 @@ def _apply(options: argparse.Namespace) -> int:
     return 0
 
 
+def _probes(options: argparse.Namespace, folder: str, checkpoint: Checkpoint) -> list[Batch]:
+    return list(islice(batches(options.calibration, folder=folder, config=checkpoint.config, batch_size=1), options.batches))
+
+
 def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, list[Batch]]:
     source, target = open_checkpoint(options.source), open_checkpoint(options.target)
     shapes = [(anatomy.architecture, stream_shapes(anatomy)) for anatomy in (describe(each.config) for each in (source, target))]
     if shapes[0] != shapes[1]:
         raise InputError(f"{options.target}: {shapes[1]}, {options.source} has {shapes[0]}; compare checkpoints of one class and shape")
-    probes = batches(options.calibration, folder=options.source, config=source.config, batch_size=1)
-    return source, target, list(islice(probes, options.batches))
+    return source, target, _probes(options, options.source, source)
 
 
 def _recover(options: argparse.Namespace) -> int:
@@ -113,5 +109,14 @@ def _check(options: argparse.Namespace) -> int:
     return 0 if same else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _audit(options: argparse.Namespace) -> int:
+    checkpoint = open_checkpoint(options.checkpoint)
+    probes = _probes(options, options.checkpoint, checkpoint)
+    rows = audit_rows(checkpoint, describe(checkpoint.config), probes, (options.seed,), options.top)
+    print(f"outputs move by {rows[0]['relative_deviation']:.2g} under the recorded gauge {options.seed} (float32)")
+    for row in rows:
+        print(
+            f"{row['claim']} ({row['site']}): of {row['top']} names {row['raw_overlap']:.0%} stay (chance {row['chance']:.0%}), "
+            f"{row['mapped_overlap']:.0%} agree after the gauge"
+        )
+    return 0
