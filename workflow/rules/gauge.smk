@@ -1,4 +1,8 @@
-GAUGED = [pair for item in config["gauge"]["models"] for pair in listed_checkpoints(item, "gauge.models")]
+# what is measured -> the checkpoints of which it is
+GAUGED = {
+    kind: [pair for item in config["gauge"][key] for pair in listed_checkpoints(item, f"gauge.{key}")]
+    for kind, key in (("equivalence", "models"), ("recovery", "recovered"), ("audit", "audited"), ("transport", "audited"))
+}
 # (model, revision) -> the checkpoints of its shape that it is matched with, as `model@revision`
 ALIGNED = {
     listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
@@ -6,10 +10,12 @@ ALIGNED = {
 }
 
 
+GAUGED["alignment"] = list(ALIGNED)
+
+
 def gauge_files(kind):
-    """This file of every checkpoint that the study moves (of alignments: that it aligns with others)."""
-    pairs = ALIGNED if kind == "alignment" else GAUGED
-    return [f"results/{model}/{revision}/gauge/{kind}.parquet" for model, revision in pairs]
+    """This file of every checkpoint of which it is measured."""
+    return [f"results/{model}/{revision}/gauge/{kind}.parquet" for model, revision in GAUGED[kind]]
 
 
 def aligned_checkpoints(wildcards):
@@ -37,7 +43,7 @@ GAUGE_TABLE_TARGETS = [f"{TABLES}/{table}.{suffix}" for table in MADE for suffix
     f"{FIGURES}/signed-permutation/{name}.pdf" for _, name in MADE.values() if name != "figure1"
 ]
 GAUGE_FIGURE_TARGETS = [f"{FIGURES}/signed-permutation/{name}.pdf" for _, name in MADE.values() if name == "figure1"]
-AUDIT_PAGES = [f"{FIGURES}/signed-permutation/audit/{model}-{revision}.pdf" for model, revision in GAUGED]
+AUDIT_PAGES = [f"{FIGURES}/signed-permutation/audit/{model}-{revision}.pdf" for model, revision in GAUGED["audit"]]
 
 
 rule measure_equivalence:

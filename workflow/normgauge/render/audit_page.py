@@ -138,9 +138,10 @@ def _sites(axes: Axes, recovery: Rows) -> None:
     handles = []
     for cost, tokens, color, marker, line in lines:
         members = [row for row in streams if cost_of(row) == cost and row["tokens"] == tokens]
-        means = [mean(row["permutation_accuracy"] for row in members if row["site"] == site) for site in sites]
+        places = [place for place, site in enumerate(sites) if any(row["site"] == site for row in members)]
+        means = [mean(row["permutation_accuracy"] for row in members if row["site"] == sites[place]) for place in places]
         label = f"{'absolute' if cost == '|C|' else 'signed'} correlation, {tokens} tokens"
-        handles += axes.plot(range(len(sites)), means, color=color, marker=marker, linestyle=line, markersize=3, label=label, clip_on=False)
+        handles += axes.plot(places, means, color=color, marker=marker, linestyle=line, markersize=3, label=label, clip_on=False)
     axes.axhline(1, color=GREY, linewidth=0.6, zorder=0)
     axes.set(xlim=(-0.3, len(sites) - 0.7), ylim=(0, 1.02), xlabel="residual site, from the embedding on", ylabel="share recovered")
     _heading(axes, "The gauge found again", handles)
