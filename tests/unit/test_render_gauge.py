@@ -129,9 +129,10 @@ def measured(folder: Path, kind: str, rows: list[dict] | None = None, **identity
 
 @pytest.mark.parametrize("table", MEASURED)
 def test_every_table_is_written_and_drawn(table, tmp_path):
-    source = measured(tmp_path, MEASURED[table])
+    (tmp_path / "other").mkdir()
+    sources = [measured(tmp_path, MEASURED[table]), measured(tmp_path / "other", MEASURED[table], revision="2.0")]
     parquet, csv = tmp_path / "t.parquet", tmp_path / "t.csv"
-    write_table(table, [source, source], parquet, csv)
+    write_table(table, sources, parquet, csv)
     assert csv.read_text().count("\n") == 1 + len(tables.read(parquet, table))
     outputs = [tmp_path / "f.pdf", tmp_path / "f.svg"]
     draw(table, parquet, outputs)

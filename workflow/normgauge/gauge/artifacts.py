@@ -123,7 +123,7 @@ def artifacts(anatomy: Anatomy, site: Site, scale: float, seed: int) -> Iterator
         "steering vector",
         {"direction": scale * normal(width)},
         lambda model, arrays: _output_changed(model, site, lambda state: state + arrays["direction"]),
-        lambda arrays, gauge: {name: moved_vectors(elements(gauge), value, name) for name, value in arrays.items()},
+        lambda arrays, gauge: {name: moved_vectors(elements(gauge), name, value, "steering vector") for name, value in arrays.items()},
         lambda arrays: {name: (value, 0) for name, value in arrays.items()},
     )
     features = FEATURES * width
