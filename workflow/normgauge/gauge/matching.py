@@ -116,13 +116,14 @@ def greedy(score: np.ndarray, candidates: int) -> np.ndarray:
     size = len(score)
     count = min(candidates, size)
     columns = np.argpartition(-score, count - 1, axis=1)[:, :count]
-    values = np.take_along_axis(score, columns, 1).ravel()
-    order = np.argsort(-values, kind="stable")
-    target, taken = np.full(size, -1), np.zeros(size, dtype=bool)
-    for pair in order:
-        row, column = pair // count, columns.ravel()[pair]
+    order = np.argsort(-np.take_along_axis(score, columns, 1).ravel(), kind="stable")
+    target, taken, left = np.full(size, -1), np.zeros(size, dtype=bool), size
+    for row, column in zip((order // count).tolist(), columns.ravel()[order].tolist(), strict=True):
         if target[row] < 0 and not taken[column]:
             target[row], taken[column] = column, True
+            left -= 1
+            if not left:
+                break
     for row in np.flatnonzero(target < 0):
         free = np.flatnonzero(~taken)
         target[row] = free[score[row, free].argmax()]
