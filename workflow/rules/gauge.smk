@@ -177,34 +177,33 @@ rule tabulate_gauges:
         "../scripts/tabulate_gauges.py"
 
 
-for table, (_, name) in MADE.items():
-
-    rule:
-        name:
-            f"draw_{table}"
-        input:
-            f"{TABLES}/{table}.parquet",
-        output:
-            pdf=f"{FIGURES}/signed-permutation/{name}.pdf",
-            svg=report(
+rule draw_gauges:
+    input:
+        **{table: f"{TABLES}/{table}.parquet" for table in MADE},
+    output:
+        **{f"{table}_pdf": f"{FIGURES}/signed-permutation/{name}.pdf" for table, (_, name) in MADE.items()},
+        **{
+            f"{table}_svg": report(
                 f"{FIGURES}/signed-permutation/{name}.svg",
                 caption=f"../report/{table}.rst",
                 category="Signed permutations",
                 labels={"result": name},
-            ),
-        log:
-            f"logs/{FIGURES}/signed-permutation/{name}.log",
-        conda:
-            "../../envs/pipeline.yaml"
-        threads: 1
-        resources:
-            mem_mb=2000,
-            runtime=20,
-        params:
-            code=code_of("draw.py"),
-            figure=table,
-        script:
-            "../scripts/draw.py"
+            )
+            for table, (_, name) in MADE.items()
+        },
+    log:
+        f"logs/{FIGURES}/signed-permutation/drawn.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=20,
+    params:
+        code=code_of("draw_gauges.py"),
+        tables=list(MADE),
+    script:
+        "../scripts/draw_gauges.py"
 
 
 rule draw_audit:
