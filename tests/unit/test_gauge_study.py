@@ -18,7 +18,7 @@ from normgauge.gauge.audit import middle_site
 from normgauge.gauge.boundary import DRAWN, STORED, equivalence_rows, with_drawn_constants
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.model_gauge import Gauge
-from normgauge.gauge.probes import shortened
+from normgauge.gauge.probes import require_same_tokens, shortened
 from normgauge.gauge.recorded import recovery_rows
 from normgauge.gauge.transform import transformed
 from normgauge.schemas.gauge import tables
@@ -169,3 +169,16 @@ def test_shortened_probes():
     assert {name: list(value.shape) for name, value in short.inputs.items()} == {"input_ids": [2, 4], "input_features": [2, 80, 30]}
     assert short.masks["a"].shape == (2, 4)
     assert short.masks["b"] is None
+
+
+def test_models_of_different_tokenizers_are_not_compared(tmp_path):
+    folders = {name: tmp_path / name for name in ("a", "b", "c", "none")}
+    for folder in folders.values():
+        folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "light", "##er", "dark"]
+    for name, vocabulary in (("a", words), ("b", words), ("c", [*words[:-3], *reversed(words[-3:])])):
+        (folders[name] / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    require_same_tokens(folders["a"], folders["b"])
+    require_same_tokens(folders["a"], folders["none"])
+    with pytest.raises(InputError, match="compare models of one tokenizer"):
+        require_same_tokens(folders["a"], folders["c"])

@@ -21,6 +21,7 @@ from normgauge.gauge.files import transform_folder
 from normgauge.gauge.groups import Element
 from normgauge.gauge.matching import match
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
+from normgauge.gauge.probes import require_same_tokens
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +77,7 @@ def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, lis
     shapes = [(anatomy.architecture, stream_shapes(anatomy)) for anatomy in (describe(each.config) for each in (source, target))]
     if shapes[0] != shapes[1]:
         raise InputError(f"{options.target}: {shapes[1]}, {options.source} has {shapes[0]}; compare checkpoints of one class and shape")
+    require_same_tokens(options.source, options.target)
     return source, target, _probes(options, options.source, source)
 
 

@@ -15,7 +15,7 @@ from normgauge.gauge.alignment import alignment_rows
 from normgauge.gauge.artifacts import transport_rows
 from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.boundary import equivalence_rows
-from normgauge.gauge.probes import shortened
+from normgauge.gauge.probes import require_same_tokens, shortened
 from normgauge.gauge.recorded import recovery_rows
 from normgauge.provenance import execution_environment
 from normgauge.schemas.gauge import tables
@@ -75,5 +75,7 @@ def measure_alignment(
     measured: Measured, output: PathLike, others: Mapping[str, tuple[PathLike, Mapping[str, Any] | None]], budgets: Sequence[int]
 ) -> None:
     """Write alignment.parquet; `others` by name: checkpoint folder and config overrides."""
+    for folder, _ in others.values():
+        require_same_tokens(measured.folder, folder)
     opened = [(name, open_checkpoint(folder, overrides)) for name, (folder, overrides) in others.items()]
     measured.write(output, "gauge_alignment", alignment_rows(measured.checkpoint, opened, measured.batches(), budgets))
