@@ -17,8 +17,11 @@ import torch
 from safetensors.torch import save_file
 from scipy.optimize import linear_sum_assignment
 
+from normgauge.anatomy import describe
 from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.gauge.admissible import random_gauge
 from normgauge.gauge.correlation import CrossCorrelation
+from normgauge.gauge.files import transform_folder
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.matching import assign, greedy, match_matrix
 from side_by_side import interleaved, write_results
@@ -132,11 +135,15 @@ def transform_rows() -> list[dict[str, str]]:
             text=True,
             env={**os.environ, "PYTHONPATH": f"workflow:{Path(__file__).parent}"},
         )
+        gauge = random_gauge(describe(checkpoint.config), 42, ("residual",))
+        transform_folder(Path(folder) / "moved", Path(folder) / "back", gauge.inverse())
+        files = [(Path(folder) / name / "model.safetensors").read_bytes() for name in ("source", "moved", "back")]
+    note = f"the inverse gives back {'every byte' if files[2] == files[0] != files[1] else 'ANOTHER FILE'}"
     peak, seconds = map(float, done.stdout.split())
     what = "transform of a folder, 135M parameters, float32"
     return [
         row(what, "transform_folder, peak above the base", peak, "MiB", f"{peak / largest:.2f} of the largest tensor, {largest:.0f} MiB"),
-        row(what, "transform_folder", seconds, "s"),
+        row(what, "transform_folder", seconds, "s", note=note),
     ]
 
 

@@ -100,6 +100,19 @@ TRAINED = models_with(TrainedSource)
 RANDOM = models_with(RandomInitSource)
 STUDY = [pair for item in config["study"]["models"] for pair in listed_checkpoints(item, "study.models")]
 RECOVERED = [pair for item in config["recovery"]["models"] for pair in listed_checkpoints(item, "recovery.models")]
+# what is measured -> the checkpoints of which it is
+GAUGED = {
+    kind: [pair for item in config["gauge"][key] for pair in listed_checkpoints(item, f"gauge.{key}")]
+    for kind, key in (("equivalence", "models"), ("recovery", "recovered"), ("audit", "audited"), ("transport", "audited"))
+}
+# (model, revision) -> the checkpoints of its shape that it is matched with, as `model@revision`
+ALIGNED = {
+    listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
+    for first, *others in config["gauge"]["aligned"]
+}
+
+
+GAUGED["alignment"] = list(ALIGNED)
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
@@ -249,6 +262,21 @@ def study_files(*kinds):
 def recovery_files(kind):
     """This file of every checkpoint whose weights are recovered."""
     return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in RECOVERED]
+
+
+def gauge_files(kind):
+    """This file of every checkpoint of which it is measured."""
+    return [f"results/{model}/{revision}/gauge/{kind}.parquet" for model, revision in GAUGED[kind]]
+
+
+def aligned_checkpoints(wildcards):
+    names = ALIGNED.get((wildcards.model, wildcards.revision), [])
+    return [f"results/{name.replace('@', '/')}/checkpoint" for name in names]
+
+
+def aligned_configs(wildcards):
+    """By name of the other checkpoints, what their entries lay over the stored config."""
+    return {name: MODELS[name.split("@")[0]].get("config") for name in ALIGNED.get((wildcards.model, wildcards.revision), [])}
 
 
 # --- resources and code

@@ -1,33 +1,3 @@
-# what is measured -> the checkpoints of which it is
-GAUGED = {
-    kind: [pair for item in config["gauge"][key] for pair in listed_checkpoints(item, f"gauge.{key}")]
-    for kind, key in (("equivalence", "models"), ("recovery", "recovered"), ("audit", "audited"), ("transport", "audited"))
-}
-# (model, revision) -> the checkpoints of its shape that it is matched with, as `model@revision`
-ALIGNED = {
-    listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
-    for first, *others in config["gauge"]["aligned"]
-}
-
-
-GAUGED["alignment"] = list(ALIGNED)
-
-
-def gauge_files(kind):
-    """This file of every checkpoint of which it is measured."""
-    return [f"results/{model}/{revision}/gauge/{kind}.parquet" for model, revision in GAUGED[kind]]
-
-
-def aligned_checkpoints(wildcards):
-    names = ALIGNED.get((wildcards.model, wildcards.revision), [])
-    return [f"results/{name.replace('@', '/')}/checkpoint" for name in names]
-
-
-def aligned_configs(wildcards):
-    """By name of the other checkpoints, what their entries lay over the stored config."""
-    return {name: MODELS[name.split("@")[0]].get("config") for name in ALIGNED.get((wildcards.model, wildcards.revision), [])}
-
-
 # table of results -> (what of each checkpoint it is made from, name of the figure)
 GAUGE_TABLES = {
     "gauge_table2": ("equivalence", "table2"),
