@@ -12,7 +12,7 @@ from normgauge.calibration.batches import Batch
 from normgauge.errors import InputError
 from normgauge.gauge import boundary
 from normgauge.gauge.admissible import random_element
-from normgauge.gauge.alignment import alignment_rows
+from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
 from normgauge.gauge.artifacts import artifacts, sign_energy, transport_rows
 from normgauge.gauge.audit import middle_site
 from normgauge.gauge.boundary import DRAWN, STORED, equivalence_rows, with_drawn_constants
@@ -123,7 +123,8 @@ def test_alignment_rows(tmp_path):
     moved = transformed(checkpoint, anatomy, Gauge({"residual": truth}))
     generator = torch.Generator().manual_seed(1)
     noisy = replace(moved, tensors={n: v + 0.02 * torch.randn(v.shape, generator=generator) for n, v in moved.tensors.items()})
-    rows = alignment_rows(checkpoint, [("copy", noisy)], probes(anatomy), (10, 200))
+    activations = stream_activations({"own": checkpoint, "copy": noisy}, probes(anatomy), 200)
+    rows = alignment_rows(activations, (200, 10))
     tables.write(tmp_path / "alignment.parquet", "gauge_alignment", rows, {})
     whole = [row for row in rows if row["tokens"] == 200]
     few = [row for row in rows if row["tokens"] == 10]
@@ -132,8 +133,25 @@ def test_alignment_rows(tmp_path):
     assert all(row["unmoved"] == float((truth.target == np.arange(12)).mean()) for row in whole)
     assert sum(row["certain"] for row in few) < sum(row["certain"] for row in whole)
     assert all(row["certain_agreement"] in (None, 1) for row in few)
-    with pytest.raises(InputError, match="align models of one shape"):
-        alignment_rows(checkpoint, [("gpt2", tiny("gpt2-untied", "GPT2LMHeadModel")[0]), ("bert", tiny("bert", "BertModel")[0])], [], (10,))
+    with pytest.raises(InputError, match=r"bert: residual streams .* align models of one shape"):
+        stream_activations({"own": checkpoint, "bert": tiny("bert", "BertModel")[0]}, [], 10)
+
+
+def test_holonomy_rows(tmp_path):
+    """Gauged copies of one model come back around a cycle; a model of its own does not."""
+    checkpoint, anatomy = tiny(*LLAMA)
+    copies = {name: transformed(checkpoint, anatomy, Gauge({"residual": Monomial.random(12, seed)})) for name, seed in (("b", 1), ("c", 2))}
+    activations = dict(stream_activations({"a": checkpoint, **copies}, probes(anatomy), 200))
+    rows = holonomy_rows(activations)
+    tables.write(tmp_path / "holonomy.parquet", "gauge_holonomy", rows, {})
+    assert {(row["cycle"], row["moved"], row["certain"], row["certain_moved"]) for row in rows} == {("a - b - c", 0.0, 1.0, 0.0)}
+    generator = torch.Generator().manual_seed(1)
+    for name in ("b", "c"):
+        activations[name] = {site: torch.randn(value.shape, generator=generator) for site, value in activations[name].items()}
+    strange = holonomy_rows(activations)
+    assert min(row["moved"] for row in strange) > 0.5
+    assert max(row["certain"] for row in strange) < 0.5
+    assert len(holonomy_rows(dict(list(activations.items())[:2]))) == 0
 
 
 # ---------------------------------------------------------------- artifacts

@@ -117,6 +117,10 @@ ROWS = {
     ],
     "gauge_audit": [audited(claim, seed, 0.25 * seed, 1.0) for claim in ("attribution", "active coordinates") for seed in (1, 2)],
     "gauge_alignment": [aligned("o@1", site, tokens, a, c) for site, a, c in (("a", 0.5, None), ("b", 1.0, 1.0)) for tokens in (10, 100)],
+    "gauge_holonomy": [
+        {"cycle": "a - b - c", "site": site, "width": 8, "tokens": 100, "moved": moved, "certain": 0.5, "certain_moved": certain}
+        for site, moved, certain in (("x", 0.25, 0.0), ("y", 0.75, None))
+    ],
     "gauge_transport": [carried("LoRA adapter", 1, 1e-15, 0.3), carried("LoRA adapter", 2, 4e-15, 0.1)],
 }
 
@@ -157,6 +161,8 @@ def test_the_other_summaries():
     few, all_ = gauge.table13(ROWS["gauge_alignment"])
     assert (few["tokens"], few["sites"], few["agreement"], few["certain_agreement"]) == (10, 2, 0.75, 1.0)
     assert all_["negative"] == 0.25
+    (cycle,) = gauge.cycles(ROWS["gauge_holonomy"])
+    assert (cycle["sites"], cycle["moved"], cycle["certain_moved"]) == (2, 0.5, 0.0)
     names = gauge.table8(ROWS["gauge_audit"])
     assert [row["claim"] for row in names] == ["attribution", "active coordinates"]
     assert (names[0]["raw_overlap"], names[0]["raw_overlap_max"], names[0]["mapped_overlap_min"]) == (0.375, 0.5, 1)

@@ -11,20 +11,21 @@ from clone import ROOT, SMOKE, Project
 from normgauge.schemas.gauge import tables
 
 PER_MODEL = ("measure_equivalence", "recover_gauges", "audit_names")
-DRAWN = ("table2", "figure1", "table15", "table11", "table13", "table8", "carried")
+DRAWN = {"table2": "table2", "figure1": "figure1", "table15": "table15", "table11": "table11", "table13": "table13", "cycles": "holonomy"}
+DRAWN |= {"table8": "table8", "carried": "carried"}
 STUDY = """
 gauge:
   models: [llama-tiny]
   recovered: [llama-tiny]
   audited: [llama-tiny]
-  aligned: [[llama-tiny, llama-tiny@seed43]]
+  aligned: [[llama-tiny, llama-tiny@seed43, llama-tiny@seed44]]
   length: 24
   seeds: {equivalence: [42], recovery: [42], audit: [42], transport: [42]}
   budgets: {recovery: [200], alignment: [50, 200]}
   top: 4
 models:
   llama-tiny:
-    source: {random_init: {config: config/shapes/llama-tiny.json, seed: [42, 43]}}
+    source: {random_init: {config: config/shapes/llama-tiny.json, seed: [42, 43, 44]}}
 """
 
 
@@ -78,10 +79,13 @@ def test_a_tiny_model_end_to_end(studied: Project) -> None:
     assert {row["permutation_accuracy"] for row in recovery if row["method"] == "row argmax on |C|"} == {1.0}
     assert all(row["mapped_overlap"] == 1 for row in tables.read(folder / "audit.parquet", "gauge_audit"))
     assert all(row["passed"] for row in tables.read(folder / "transport.parquet", "gauge_transport"))
-    assert {row["other"] for row in tables.read(folder / "alignment.parquet", "gauge_alignment")} == {"llama-tiny@seed43"}
-    for name in DRAWN:
+    assert {row["other"] for row in tables.read(folder / "alignment.parquet", "gauge_alignment")} == {
+        "llama-tiny@seed43",
+        "llama-tiny@seed44",
+    }
+    for table, name in DRAWN.items():
         assert (studied / f"figures/smoke/signed-permutation/{name}.pdf").read_bytes().startswith(b"%PDF")
-        assert tables.read(studied / f"results/tables/smoke/gauge_{name}.parquet", f"gauge_{name}")
+        assert tables.read(studied / f"results/tables/smoke/gauge_{table}.parquet", f"gauge_{table}")
     assert (studied / "figures/smoke/signed-permutation/audit/llama-tiny-seed42.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -110,9 +110,8 @@ ALIGNED = {
     listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
     for first, *others in config["gauge"]["aligned"]
 }
-
-
 GAUGED["alignment"] = list(ALIGNED)
+GAUGED["holonomy"] = [pair for pair, others in ALIGNED.items() if len(others) > 1]  # a cycle needs three
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 

@@ -5,6 +5,7 @@ GAUGE_TABLES = {
     "gauge_table15": ("recovery", "table15"),
     "gauge_table11": ("recovery", "table11"),
     "gauge_table13": ("alignment", "table13"),
+    "gauge_cycles": ("holonomy", "holonomy"),
     "gauge_table8": ("audit", "table8"),
     "gauge_carried": ("transport", "carried"),
 }
@@ -106,7 +107,8 @@ rule align_checkpoints:
         calibration="results/{model}/{revision}/calibration.parquet",
         others=aligned_checkpoints,
     output:
-        "results/{model}/{revision}/gauge/alignment.parquet",
+        alignment="results/{model}/{revision}/gauge/alignment.parquet",
+        holonomy="results/{model}/{revision}/gauge/holonomy.parquet",
     log:
         "logs/align_checkpoints/{model}/{revision}.log",
     benchmark:

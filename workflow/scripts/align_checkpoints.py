@@ -13,4 +13,4 @@ with reporting(snakemake):
     manifest = json.loads(Path(given.manifest).read_text())
     measured = Measured(given.checkpoint, manifest, given.calibration, params.entry.get("config"))
     others = {name: (folder, params.configs[name]) for name, folder in zip(params.configs, given.others, strict=True)}
-    measure_alignment(measured, snakemake.output[0], others, params.budgets)
+    measure_alignment(measured, snakemake.output.alignment, snakemake.output.holonomy, others, params.budgets)

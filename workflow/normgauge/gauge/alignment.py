@@ -1,11 +1,13 @@
 """Natural alignment: two trained models of one shape, matched with no gauge recorded, and how far the match depends on the probes.
 
-There is no truth to compare with, so a match from few samples is judged by its agreement with the match from all of them.
+There is no truth to compare with, so a match from few samples is judged by its agreement with the match from all of them, and the matches
+among three models by what their cycle brings back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -18,31 +20,11 @@ from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.correlation import correlate, site_activations
+from normgauge.gauge.holonomy import holonomy, moved_share
 from normgauge.gauge.matching import Matching, match
 
-
-def alignment_rows(
-    source: Checkpoint, others: Sequence[tuple[str, Checkpoint]], batches: Sequence[Batch], budgets: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Rows of schema `gauge_alignment`: per other model, residual site and budget of samples.
-
-    `others`: (name, checkpoint) of models of the source's shape. The largest budget is the reference of the smaller ones, whose samples
-    it contains. Raises InputError, before any forward pass, for a model of another shape.
-    """
-    shape = stream_shapes(describe(source.config))
-    for name, other in others:
-        if (theirs := stream_shapes(describe(other.config))) != shape:
-            raise InputError(f"{name}: residual streams (name, width, blocks) {theirs}, expected {shape}; align models of one shape")
-    first = _activations(source, batches, max(budgets))
-    rows = []
-    for name, other in others:
-        second = _activations(other, batches, max(budgets))
-        for site in first:
-            reference = match(correlate(first[site], second[site]))
-            for budget in sorted(budgets):
-                found = match(correlate(first[site][:budget], second[site][:budget])) if budget < max(budgets) else reference
-                rows.append({"other": name, "site": site, **agreement(found, reference)})
-    return rows
+Activations = Mapping[str, Mapping[str, torch.Tensor]]
+"""By model and residual site, (samples, width) on the same samples."""
 
 
 def stream_shapes(anatomy: Anatomy) -> list[tuple[str, int, int]]:
@@ -50,11 +32,66 @@ def stream_shapes(anatomy: Anatomy) -> list[tuple[str, int, int]]:
     return [(stack.name, stack.width, len(stack.blocks)) for stack in anatomy.stacks]
 
 
-def _activations(checkpoint: Checkpoint, batches: Sequence[Batch], samples: int) -> dict[str, torch.Tensor]:
-    """At every residual site of the primary stack; sites are named alike in classes that differ in their heads."""
-    anatomy = describe(checkpoint.config)
-    sites = [site for site in anatomy.sites_in(("residual",)) if site.stack == anatomy.primary_stack.name]
-    return site_activations(build_model(checkpoint, "float32"), sites, batches, samples)
+def stream_activations(checkpoints: Mapping[str, Checkpoint], batches: Sequence[Batch], samples: int) -> Activations:
+    """Activations of several models, by name, at every residual site of the primary stack.
+
+    Raises InputError, before any forward pass, for a model of another shape than the first.
+    """
+    anatomies = {name: describe(checkpoint.config) for name, checkpoint in checkpoints.items()}
+    shapes = {name: stream_shapes(anatomy) for name, anatomy in anatomies.items()}
+    expected = next(iter(shapes.values()))
+    for name, found in shapes.items():
+        if found != expected:
+            raise InputError(f"{name}: residual streams (name, width, blocks) {found}, expected {expected}; align models of one shape")
+    activations = {}
+    for name, checkpoint in checkpoints.items():
+        stack = anatomies[name].primary_stack.name
+        sites = [site for site in anatomies[name].sites_in(("residual",)) if site.stack == stack]
+        activations[name] = site_activations(build_model(checkpoint, "float32"), sites, batches, samples)
+    return activations
+
+
+def alignment_rows(activations: Activations, budgets: Sequence[int]) -> list[dict[str, Any]]:
+    """Rows of schema `gauge_alignment`: the first model with each other one, at every site and budget of samples.
+
+    The largest budget is the reference of the smaller ones, whose samples it contains.
+    """
+    (_, first), *others = activations.items()
+    rows = []
+    for name, second in others:
+        for site in first:
+            matches = {budget: match(correlate(first[site][:budget], second[site][:budget])) for budget in sorted(budgets)}
+            for found in matches.values():
+                rows.append({"other": name, "site": site, **agreement(found, matches[max(budgets)])})
+    return rows
+
+
+def holonomy_rows(activations: Activations) -> list[dict[str, Any]]:
+    """Rows of schema `gauge_holonomy`: per cycle of three models and site, the share of coordinates that three matches, each found on its
+    own, do not bring back to themselves with their sign. Were the matches identities of coordinates, it would be zero."""
+    rows = []
+    for cycle in combinations(activations, 3):
+        for site in activations[cycle[0]]:
+            steps = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+            found = {step: match(correlate(*(activations[name][site] for name in step))) for step in steps}
+            product = holonomy({step: each.gauge for step, each in found.items()}, cycle)
+            certain, here = np.ones(product.size, dtype=bool), np.arange(product.size)
+            for step in steps:  # a coordinate counts when every match that it goes through is certain
+                certain &= ~found[step].uncertain[here]
+                here = found[step].gauge.target[here]
+            back = (product.target == np.arange(product.size)) & (product.factors == 1)
+            rows.append(
+                {
+                    "cycle": " - ".join(cycle),
+                    "site": site,
+                    "width": product.size,
+                    "tokens": found[steps[0]].samples,
+                    "moved": moved_share(product),
+                    "certain": float(certain.mean()),
+                    "certain_moved": float((~back)[certain].mean()) if certain.any() else None,
+                }
+            )
+    return rows
 
 
 def agreement(found: Matching, reference: Matching) -> dict[str, Any]:

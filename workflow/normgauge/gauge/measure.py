@@ -11,7 +11,7 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.batches import Batch, batches
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
-from normgauge.gauge.alignment import alignment_rows
+from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
 from normgauge.gauge.artifacts import transport_rows
 from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.boundary import equivalence_rows
@@ -72,10 +72,17 @@ def measure_names(
 
 
 def measure_alignment(
-    measured: Measured, output: PathLike, others: Mapping[str, tuple[PathLike, Mapping[str, Any] | None]], budgets: Sequence[int]
+    measured: Measured,
+    alignment: PathLike,
+    holonomy: PathLike,
+    others: Mapping[str, tuple[PathLike, Mapping[str, Any] | None]],
+    budgets: Sequence[int],
 ) -> None:
-    """Write alignment.parquet; `others` by name: checkpoint folder and config overrides."""
+    """Write alignment.parquet and holonomy.parquet; `others` by name: checkpoint folder and config overrides."""
     for folder, _ in others.values():
         require_same_tokens(measured.folder, folder)
-    opened = [(name, open_checkpoint(folder, overrides)) for name, (folder, overrides) in others.items()]
-    measured.write(output, "gauge_alignment", alignment_rows(measured.checkpoint, opened, measured.batches(), budgets))
+    checkpoints = {f"{measured.manifest['model']}@{measured.manifest['revision']}": measured.checkpoint}
+    checkpoints |= {name: open_checkpoint(folder, overrides) for name, (folder, overrides) in others.items()}
+    activations = stream_activations(checkpoints, measured.batches(), max(budgets))
+    measured.write(alignment, "gauge_alignment", alignment_rows(activations, budgets))
+    measured.write(holonomy, "gauge_holonomy", holonomy_rows(activations))

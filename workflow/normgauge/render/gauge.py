@@ -26,6 +26,7 @@ MEASURED = {
     "gauge_table15": "gauge_recovery",
     "gauge_table11": "gauge_recovery",
     "gauge_table13": "gauge_alignment",
+    "gauge_cycles": "gauge_holonomy",
     "gauge_table8": "gauge_audit",
     "gauge_carried": "gauge_transport",
 }
@@ -115,6 +116,22 @@ def table13(rows: Rows) -> list[Row]:
     return found
 
 
+def cycles(rows: Rows) -> list[Row]:
+    """What cycles of matches bring back, over the sites of each."""
+    found = []
+    for group in grouped(rows, "cycle"):
+        certain = _known(group, "certain_moved")
+        found.append(
+            {
+                **{key: group[0][key] for key in ("cycle", "width", "tokens")},
+                "sites": len(group),
+                **{key: mean(row[key] for row in group) for key in ("moved", "certain")},
+                "certain_moved": mean(certain) if certain else None,
+            }
+        )
+    return found
+
+
 def table8(rows: Rows) -> list[Row]:
     """Overlaps of named coordinates over seeds, by kind of claim."""
     return [
@@ -154,6 +171,7 @@ BUILD: dict[str, Callable[[Rows], Rows]] = {
     "gauge_table15": table15,
     "gauge_table11": table11,
     "gauge_table13": table13,
+    "gauge_cycles": cycles,
     "gauge_table8": table8,
     "gauge_carried": carried,
 }
@@ -334,6 +352,30 @@ def draw_table13(rows: Rows) -> Figure:
     return draw_table("Table 13. Stability of natural alignments", columns, _sections(rows, line, "other", "tokens"), notes)
 
 
+def draw_cycles(rows: Rows) -> Figure:
+    """Holonomy of natural alignments. `rows` are of the schema gauge_cycles."""
+    columns = [
+        Column("cycle", align="left", flexible=True),
+        Column("tokens"),
+        Column("sites"),
+        Column("not brought\nback"),
+        Column("certain all\nthe way"),
+        Column("of these not\nbrought back"),
+    ]
+
+    def line(group: Rows) -> list[str]:
+        (row,) = group
+        shares = (percent(row[key]) for key in ("moved", "certain", "certain_moved"))
+        return [plain(row["cycle"]), f"{row['tokens']:,}", str(row["sites"]), *shares]
+
+    notes = [
+        "Three checkpoints, each matched with the next, the last with the first, every match found on its own: the share of "
+        "coordinates that the product of the three does not return to themselves with their sign (means over residual sites). It is "
+        "zero for every cycle if and only if each checkpoint has one chart from which all matches follow.",
+    ]
+    return draw_table("Holonomy of natural alignments", columns, _sections(rows, line, "cycle"), notes)
+
+
 def draw_table8(rows: Rows) -> Figure:
     """Audit of coordinate names. `rows` are of the schema gauge_table8."""
     columns = [
@@ -474,6 +516,7 @@ DRAWINGS: dict[str, Callable[[Rows], Figure]] = {
     "gauge_table15": draw_table15,
     "gauge_table11": draw_table11,
     "gauge_table13": draw_table13,
+    "gauge_cycles": draw_cycles,
     "gauge_table8": draw_table8,
     "gauge_carried": draw_carried,
 }

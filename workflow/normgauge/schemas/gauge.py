@@ -42,6 +42,14 @@ _RECOVERED = (
     ("certified", FLOAT, "!share of matchings proven to be optimal", "share"),
 )
 
+_HOLONOMY = (
+    ("width", INT, "!width of the stream", "coordinates"),
+    ("tokens", INT, "!samples behind each match", "tokens"),
+    ("moved", FLOAT, "!share of coordinates that the cycle does not bring back to themselves with their sign", "share"),
+    ("certain", FLOAT, "!share of coordinates that only meet certain matches on the way", "share"),
+    ("certain_moved", FLOAT, "share of these that are not brought back; null when there are none", "share"),
+)
+
 tables = Tables(
     {
         "gauge": schema(
@@ -93,6 +101,11 @@ tables = Tables(
             ("method", STRING, "!what matched"),
             ("certified", BOOL, "!whether the matching is proven to be optimal"),
         ),
+        "gauge_holonomy": schema(
+            ("cycle", STRING, "!three models, each matched with the next and the last with the first"),
+            ("site", STRING, "!site id"),
+            *_HOLONOMY,
+        ),
         "gauge_audit": schema(
             ("claim", STRING, "!attribution, active coordinates, difference of means, or active feed-forward units"),
             ("site", STRING, "!site id"),
@@ -136,6 +149,12 @@ tables = Tables(
             ("certain_agreement", FLOAT, "share of these matched as in the reference, over sites that have any", "share"),
             ("negative", FLOAT, "!share of matches with negative sign", "share"),
             ("unmoved", FLOAT, "!share of coordinates matched to their own number", "share"),
+        ),
+        "gauge_cycles": schema(
+            *_CHECKPOINT,
+            ("cycle", STRING, "!three models, each matched with the next and the last with the first"),
+            ("sites", INT, "!residual sites that the shares are means over", "sites"),
+            *_HOLONOMY,
         ),
         "gauge_table8": schema(
             *_CHECKPOINT,
