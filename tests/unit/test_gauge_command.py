@@ -83,6 +83,23 @@ def test_another_function_and_bad_input(folder, tmp_path, capsys):
     assert "absent" in capsys.readouterr().err
 
 
+def test_hidden_states_that_are_outputs_need_the_gauge(tmp_path, capsys):
+    checkpoint, _ = tiny("llama", "LlamaModel")
+    source = tmp_path / "model"
+    source.mkdir()
+    checkpoint.config.save_pretrained(source)
+    save_file(dict(checkpoint.tensors), source / "model.safetensors")
+    entry = {"modality": "tokens", "calibration": "random-tokens"}
+    prepare(entry, source, None, tmp_path / "calibration.parquet", config=checkpoint.config, sequences=2, length=16)
+    names = [str(tmp_path / name) for name in ("model", "g.parquet", "moved")]
+    assert main(["gauge", "random", *names[:2]]) == 0
+    assert main(["gauge", "apply", *names]) == 0
+    pair = [names[0], names[2], "--calibration", str(tmp_path / "calibration.parquet")]
+    assert main(["gauge", "check", *pair]) == 1
+    assert "need the --gauge between" in capsys.readouterr().out
+    assert main(["gauge", "check", *pair, "--gauge", names[1]]) == 0
+
+
 def test_a_folded_and_rotated_model_is_the_same_function():
     checkpoint, _ = tiny(*LLAMA)
     double = dataclasses.replace(checkpoint, tensors={name: value.double() for name, value in checkpoint.tensors.items()})

@@ -44,6 +44,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         command("recover", _recover, "find the gauge that leads from one checkpoint to another", "source", "target", "gauge"),
         command("check", _check, "say whether two checkpoints are the same function", "source", "target"),
     ]
+    probed[1].add_argument("--gauge", help="the gauge from source to target, for a class whose outputs are hidden states")
     audited = command("audit", _audit, "say which coordinate names survive a recorded gauge", "checkpoint")
     audited.add_argument("--seed", type=int, default=42)
     audited.add_argument("--top", type=int, default=20, help="coordinates that a claim names")
@@ -87,13 +88,15 @@ def _recover(options: argparse.Namespace) -> int:
     elements: dict[str, Element] = {}
     first, second = (build_model(each, "float32") for each in (source, target))
     for stack in anatomy.stacks:
-        site = [site for site in anatomy.sites_in(("residual",)) if site.stack == stack.name][-1]
-        found = match(correlate_sites(first, second, [site], probes)[site.id])
+        sites = [site for site in anatomy.sites_in(("residual",)) if site.stack == stack.name]
+        matches = {name: match(each) for name, each in correlate_sites(first, second, sites, probes).items()}
+        clearest = min(matches, key=lambda name: (matches[name].uncertain.sum(), -matches[name].margins.min()))
+        found = matches[clearest]
         elements[stack.space] = found.gauge
         proof = "certified" if found.certified else "not certified"
         print(
             f"{stack.space}: {found.method}, {proof}, smallest margin {found.margins.min():.3g}, {int(found.uncertain.sum())} of "
-            f"{found.gauge.size} coordinates uncertain ({found.samples} tokens at {site.id})"
+            f"{found.gauge.size} coordinates uncertain ({found.samples} tokens at {clearest})"
         )
     write_gauge(options.gauge, Gauge(elements), {"source": "recovered"})
     return 0
@@ -102,12 +105,14 @@ def _recover(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     source, target, probes = _open_pair(options)
     first, second = (build_model(each, "float64") for each in (source, target))
-    found = check(first, second, describe(source.config), probes, Gauge({}))
+    gauge = read_gauge(options.gauge) if options.gauge else Gauge({})
+    found = check(first, second, describe(source.config), probes, gauge)
     same = found.outputs.unchanged("float64")
     where = found.first_difference(TOLERANCES["float64"])
     print(f"{'the same function' if same else 'not the same function'}: outputs differ by {found.outputs.relative:.3g} in float64")
     if not same:
-        print(f"first difference at {where}" if where else "the residual streams agree; the difference lies behind them")
+        beyond = "the residual streams agree: the difference lies behind them, or hidden states are outputs and need the --gauge between"
+        print(f"first difference at {where}" if where else beyond)
     return 0 if same else 1
 
 
