@@ -57,6 +57,7 @@ class Kind(StrEnum):
     NULL_LINE = "ones added before LayerNorm"
     KEY_BIAS = "key bias"
     VALUE_BIAS = "value bias against output bias"
+    LOST_VALUE = "values that the output map loses"
     CONSTANT = "constants between addends"
     HEAD_GAIN = "query gain against key gain"
     SCORE_BIAS = "score bias of a head"
@@ -223,7 +224,8 @@ def _shift_bias(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.
     for item in fed_maps(anatomy, norm):
         wanted = -matrix_of(anatomy, tensors, item) @ shift
         free = torch.from_numpy(free_rows(anatomy, item))
-        add_constant(anatomy, moved, item, wanted.where(free, 0.0))
+        if free.any():
+            add_constant(anatomy, moved, item, wanted.where(free, 0.0))
         if not free.all():  # without a bias of its own: along the norm's kernel, on which its output is constant
             direction, constant = _kernel(moved, norm)
             add_to_matrix(anatomy, moved, item, torch.outer(wanted.where(~free, 0.0) / constant, direction))
@@ -339,6 +341,10 @@ def _null_axes(anatomy: Anatomy) -> dict[str, dict[str, int]]:
     return found
 
 
+def _shiftable(anatomy: Anatomy) -> set[str]:
+    return {name for axes in _null_axes(anatomy).values() for name in axes}
+
+
 def _null_lines(anatomy: Anatomy) -> Iterator[Symmetry]:
     for space, axes in _null_axes(anatomy).items():
         for name, axis in axes.items():
@@ -354,16 +360,42 @@ def _shift(anatomy: Anatomy, space: str, name: str, shape: Sequence[int], tensor
 
 
 def _biases(anatomy: Anatomy) -> Iterator[Symmetry]:
+    null = _shiftable(anatomy)
     for item in anatomy.maps:
         kind = anatomy.space(item.writes).kind
         if item.bias and kind == SpaceKind.KEY:
             blind = blind_coordinates(anatomy, item.writes)
             yield Symmetry(Kind.KEY_BIAS, item.name, int(blind.sum()), partial(_shift_keys, anatomy, item, blind))
-        if item.bias and kind == SpaceKind.VALUE:
-            output = output_map(anatomy, item)
-            if output and output.bias:
-                size = anatomy.space(item.writes).size
-                yield Symmetry(Kind.VALUE_BIAS, item.name, size, partial(_shift_values, anatomy, item, output))
+        output = output_map(anatomy, item) if kind == SpaceKind.VALUE else None
+        if output and output.bias and item.bias:
+            size = anatomy.space(item.writes).size
+            yield Symmetry(Kind.VALUE_BIAS, item.name, size, partial(_shift_values, anatomy, item, output))
+        if output and not output.bias and (item.bias or _behind_layer_norm(anatomy, item)):
+            centred = holder(anatomy, output.weight) in null
+            size = anatomy.space(item.writes).size - anatomy.space(output.writes).size + centred
+            yield Symmetry(Kind.LOST_VALUE, item.name, max(size, 0), partial(_shift_lost_values, anatomy, item, output, centred))
+
+
+def _behind_layer_norm(anatomy: Anatomy, item: LinearMap) -> bool:
+    return bool(item.norm) and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM and not is_tied(anatomy, item.weight)
+
+
+def _shift_lost_values(
+    anatomy: Anatomy, item: LinearMap, output: LinearMap, centred: bool, tensors: Tensors, coordinates: np.ndarray
+) -> Mutable:
+    """Constants on the values that the output map sends to zero, or to multiples of ones that nothing sees."""
+    size = anatomy.space(item.writes).size
+    sent = np.stack([(matrix_of(anatomy, tensors, output) @ mixed(anatomy, output, unit)).numpy() for unit in torch.eye(size).double()], 1)
+    lost = null_space(sent - sent.mean(0) if centred else sent)
+    shift = torch.from_numpy(lost @ coordinates)
+    moved = dict(tensors)
+    if item.bias:
+        add_constant(anatomy, moved, item, shift)
+    else:
+        assert item.norm is not None
+        direction, constant = _kernel(tensors, anatomy.norm(item.norm))
+        add_to_matrix(anatomy, moved, item, torch.outer(shift / constant, direction))
+    return moved
 
 
 def _shift_keys(anatomy: Anatomy, item: LinearMap, blind: np.ndarray, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
@@ -384,12 +416,16 @@ def _shift_values(anatomy: Anatomy, item: LinearMap, output: LinearMap, tensors:
 
 def _constants(anatomy: Anatomy) -> Iterator[Symmetry]:
     """Constants that move between what is added up before anything reads the sum."""
-    null = {name for axes in _null_axes(anatomy).values() for name in axes}
+    null = _shiftable(anatomy)
     for place, names in _sums(anatomy):
         width = anatomy.tensor(names[0]).shape[-1]
         centred = null.issuperset(names)  # multiples of ones are counted there, one by one
         size = (len(names) - 1) * (width - centred)
         yield Symmetry(Kind.CONSTANT, place, size, partial(_exchange, names, width, centred))
+        for item in anatomy.maps:
+            table = anatomy.tensor(item.weight).alias_of
+            if table and item.reads == place and item.bias and item.norm and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM:
+                yield Symmetry(Kind.CONSTANT, table, 1, partial(_exchange_with_readout, anatomy, item, table, names[0]))
 
 
 def _sums(anatomy: Anatomy) -> Iterator[tuple[str, list[str]]]:
@@ -411,7 +447,7 @@ def _sums(anatomy: Anatomy) -> Iterator[tuple[str, list[str]]]:
             if item.writes == space and item.bias and not item.activation and anatomy.space(item.reads).kind not in SUBLAYER
         ]
         if tables:
-            yield f"embedding of {space}", [*tables, *entries]
+            yield space, [*tables, *entries]
     if anatomy.placement == Placement.PARALLEL:
         blocks: dict[str, list[str]] = {}
         for item in anatomy.maps:
@@ -427,6 +463,20 @@ def _exchange(names: Sequence[str], width: int, centred: bool, tensors: Tensors,
     moved = dict(tensors)
     for name, shift in zip(names, [*shifts, -shifts.sum(0)], strict=True):
         moved[name] = moved[name] + torch.from_numpy(shift)
+    return moved
+
+
+def _exchange_with_readout(
+    anatomy: Anatomy, item: LinearMap, table: str, other: str, tensors: Tensors, coordinates: np.ndarray
+) -> Mutable:
+    """A table that is also the readout behind a LayerNorm gives only a multiple of 1/gain: there it adds a constant to every output."""
+    assert item.norm is not None
+    direction, constant = _kernel(tensors, anatomy.norm(item.norm))
+    step = float(coordinates[0])
+    moved = dict(tensors)
+    moved[table] = tensors[table] + step * direction
+    moved[other] = tensors[other] - step * direction
+    add_constant(anatomy, moved, item, torch.full((len(tensors[table]),), -step, dtype=torch.float64) * constant)
     return moved
 
 
