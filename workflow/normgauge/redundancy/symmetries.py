@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy.linalg import block_diag, expm, null_space
+from scipy.linalg import block_diag, expm, null_space, polar
 
 from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, NormKind, Placement, Positions, Role, SpaceKind
 from normgauge.errors import InputError
@@ -293,15 +293,23 @@ def _rotations(anatomy: Anatomy) -> Iterator[Symmetry]:
         yield Symmetry(Kind.ROTATION, space, free * (free - 1) // 2, partial(_rotate, anatomy, space, fixed))
 
 
-def _rotate(anatomy: Anatomy, space: str, fixes_ones: bool, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
-    width = anatomy.space(space).size
+def residual_rotation(width: int, fixes_ones: bool, coordinates: np.ndarray) -> Orthogonal:
+    """A rotation of SO(width), or of its subgroup SO(width - 1) that leaves the vector of ones where it is.
+
+    `coordinates`: the entries of its generator above the diagonal, as many as the group has dimensions (further ones are not used).
+    """
     free = width - fixes_ones
     skew = np.zeros((free, free))
-    skew[np.triu_indices(free, 1)] = coordinates
-    matrix = expm(skew - skew.T)
+    skew[np.triu_indices(free, 1)] = coordinates[: free * (free - 1) // 2]
+    matrix, _ = polar(expm(skew - skew.T))  # the exponential is orthogonal to some digits less than the nearest orthogonal matrix
     if fixes_ones:
         basis = _centred_basis(width)
         matrix = basis @ matrix @ basis.T + np.full((width, width), 1 / width)
+    return Orthogonal(matrix)
+
+
+def _rotate(anatomy: Anatomy, space: str, fixes_ones: bool, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
+    rotation = residual_rotation(anatomy.space(space).size, fixes_ones, coordinates)
     norms = _stream_norms(anatomy, space)
     logs = {norm.name: gain_of(tensors, norm).abs().log().numpy() for norm in norms}
     signs = {norm.name: gain_of(tensors, norm).sign() for norm in norms}
@@ -310,7 +318,7 @@ def _rotate(anatomy: Anatomy, space: str, fixes_ones: bool, tensors: Tensors, co
         moved = _times_signs(anatomy, norm, _scale_gain(anatomy, norm, moved, -logs[norm.name]), signs[norm.name])
         assert norm.gain is not None
         moved[norm.gain] = torch.full_like(moved[norm.gain], 1 - norm.gain_offset)
-    moved = _gauged(anatomy, moved, space, Orthogonal(matrix))
+    moved = _gauged(anatomy, moved, space, rotation)
     for norm in norms:
         moved = _times_signs(anatomy, norm, _scale_gain(anatomy, norm, moved, logs[norm.name]), signs[norm.name])
         assert norm.gain is not None
