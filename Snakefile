@@ -18,6 +18,7 @@ include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/capture.smk"
 include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/recover.smk"
+include: "workflow/rules/redundancy.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -29,27 +30,28 @@ localrules:
     smoke,
     table1_scale,
     exact_recovery,
+    redundancy,
 
 
 rule all:
     default_target: True
     input:
-        TABLE_TARGETS + FIGURE_TARGETS,
+        TABLE_TARGETS + FIGURE_TARGETS + REDUNDANCY_TABLES + REDUNDANCY_FIGURES,
 
 
 rule all_tables:
     input:
-        TABLE_TARGETS,
+        TABLE_TARGETS + REDUNDANCY_TABLES,
 
 
 rule all_figures:
     input:
-        FIGURE_TARGETS,
+        FIGURE_TARGETS + REDUNDANCY_FIGURES,
 
 
 rule smoke:
     input:
-        TABLE_TARGETS + FIGURE_TARGETS,
+        TABLE_TARGETS + FIGURE_TARGETS + REDUNDANCY_TABLES + REDUNDANCY_FIGURES,
 
 
 rule table1_scale:
@@ -61,3 +63,8 @@ rule table1_scale:
 rule exact_recovery:
     input:
         RECOVERY_TARGETS,
+
+
+rule redundancy:
+    input:
+        REDUNDANCY_TABLES + REDUNDANCY_FIGURES,

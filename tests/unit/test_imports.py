@@ -21,6 +21,7 @@ ORDER = (
     "fingerprint",
     "gauge",
     "recovery",
+    "redundancy",
     "render",
 )
 RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "schemas", "render"}

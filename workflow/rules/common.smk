@@ -100,12 +100,13 @@ TRAINED = models_with(TrainedSource)
 RANDOM = models_with(RandomInitSource)
 STUDY = [pair for item in config["study"]["models"] for pair in listed_checkpoints(item, "study.models")]
 RECOVERED = [pair for item in config["recovery"]["models"] for pair in listed_checkpoints(item, "recovery.models")]
+COUNTED = [pair for item in config["redundancy"]["models"] for pair in listed_checkpoints(item, "redundancy.models")]
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
 for target in REQUESTED:
     match target.split("/"):
-        case ["results", "packages" | "corpora" | "tables", *_]:
+        case ["results", "packages" | "corpora" | "tables" | "redundancy", *_]:
             pass
         case ["results", model, revision, *_]:
             check_checkpoint(model, revision, target)
@@ -249,6 +250,12 @@ def study_files(*kinds):
 def recovery_files(kind):
     """This file of every checkpoint whose weights are recovered."""
     return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in RECOVERED]
+
+
+def counted_names():
+    """What a counted checkpoint is called: its model id, with the revision where there are several of it."""
+    models = [model for model, _ in COUNTED]
+    return [model if models.count(model) == 1 else f"{model}@{revision}" for model, revision in COUNTED]
 
 
 # --- resources and code

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig, GPT2Config, LlamaConfig
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, NormKind, SpaceKind
 from normgauge.checkpoints.building import build_model
-from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.opening import Checkpoint, parse_config
 from normgauge.gauge.admissible import gauge_spaces, random_element
 from normgauge.gauge.equivalence import Deviation, deviation
 from normgauge.gauge.groups import Orthogonal
@@ -28,34 +27,25 @@ from normgauge.redundancy.symmetries import Kind, residual_rotation, symmetries
 WIDTH, HEADS, UNITS, VOCABULARY, SEQUENCES, LENGTH = 8, 2, 16, 32, 100, 4
 HOLDS = 1e-12  # largest difference that is rounding
 
-_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-_SHAPE = {
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "intermediate_size": UNITS,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": LENGTH,
+_TOKENS = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+_SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": HEADS, "intermediate_size": UNITS, **_TOKENS}
+_GPT2 = {"model_type": "gpt2", "n_embd": WIDTH, "n_layer": 1, "n_head": HEADS, "n_inner": UNITS, "activation_function": "relu", **_TOKENS}
+BLOCKS: dict[str, dict[str, Any]] = {
+    "pre-norm": {**_GPT2, "architectures": ["GPT2Model"]},
+    "post-norm": {"model_type": "bert", **_SHAPE, "hidden_act": "relu", "architectures": ["BertModel"]},
+    "pre-norm, RMSNorm": {"model_type": "llama", **_SHAPE, "architectures": ["LlamaModel"]},
 }
-_GPT2 = {"n_embd": WIDTH, "n_layer": 1, "n_head": HEADS, "n_inner": UNITS, "vocab_size": VOCABULARY, "n_positions": LENGTH}
-
-
-def blocks() -> dict[str, Any]:
-    """The blocks that are tested, as configs, by name: LayerNorm before and after the sublayers, RMSNorm before them."""
-    return {
-        "pre-norm": GPT2Config(**_GPT2, activation_function="relu", architectures=["GPT2Model"], **_TOKENS),
-        "post-norm": BertConfig(**_SHAPE, hidden_act="relu", architectures=["BertModel"], **_TOKENS),
-        "pre-norm, RMSNorm": LlamaConfig(**_SHAPE, architectures=["LlamaModel"], **_TOKENS),
-    }
+"""The blocks that are tested, by name: the keys of their configs."""
+_UNTIED = {**_GPT2, "tie_word_embeddings": False, "architectures": ["GPT2LMHeadModel"]}
 
 
 def falsifier_rows(seed: int) -> list[dict[str, Any]]:
     """Rows of schema `redundancy_falsifier`: the blocks, single norms, and the rotation with the gains moved out of its way."""
     rows = []
-    for name, config in blocks().items():
+    for name, keys in BLOCKS.items():
         for affine in (True, False):
             for printed in (False, True):
-                rows.append(_row(name, config, affine, printed, seed))
+                rows.append(_row(name, parse_config(keys), affine, printed, seed))
     rows += [*_single_norms(seed), _compensated(seed)]
     return rows
 
@@ -116,8 +106,7 @@ def claimed_transformation(anatomy: Anatomy, tensors: Tensors, gauge: Gauge, pri
 def _difference(before: Checkpoint, moved: Tensors, anatomy: Anatomy, gauge: Gauge, seed: int) -> Deviation:
     ids = torch.from_numpy(np.random.default_rng(seed).integers(0, VOCABULARY, (SEQUENCES, LENGTH)))
     after = Checkpoint(before.config, moved, before.stored, before.files)
-    models = [build_model(checkpoint, "float64") for checkpoint in (before, after)]
-    return deviation(*models, anatomy, gauge, [{"input_ids": ids}])
+    return deviation(build_model(before, "float64"), build_model(after, "float64"), anatomy, gauge, [{"input_ids": ids}])
 
 
 def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
@@ -143,9 +132,7 @@ def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
 
 def _compensated(seed: int) -> dict[str, Any]:
     """The same rotation of the pre-norm block under an untied readout, its gains moved into the maps, and moved back after it."""
-    config = GPT2Config(
-        **_GPT2, activation_function="relu", tie_word_embeddings=False, architectures=["GPT2LMHeadModel"], **_TOKENS
-    )
+    config = parse_config(_UNTIED)
     anatomy = describe(config)
     checkpoint = random_checkpoint(config, seed)
     rotation = next(symmetry for symmetry in symmetries(anatomy) if symmetry.kind == Kind.ROTATION)

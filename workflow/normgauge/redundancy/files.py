@@ -63,21 +63,25 @@ def write_counts(
     checkpoints: Mapping[str, tuple[PathLike, Mapping[str, Any]]],
     small: Sequence[PathLike],
     jacobian: PathLike,
+    checks: Sequence[PathLike],
     claims: PathLike,
     outputs: Mapping[str, PathLike],
 ) -> None:
-    """redundancy_counts and redundancy_symmetries, as parquet and the former as CSV too.
+    """redundancy_counts (as CSV too), redundancy_symmetries, and the redundancy_checks of all checkpoints in one table.
 
     `shapes`: files by name; `checkpoints`: by name the folder and the keys laid over its config; `small`: the shapes of `jacobian`.
+    `outputs`: paths by counts, counts_csv, symmetries, checks.
     """
     sources = {name: ("shape", read_shape(path)) for name, path in shapes.items()}
     sources |= {name: ("checkpoint", open_config(folder, keys)) for name, (folder, keys) in checkpoints.items()}
     sources |= {Path(path).stem: ("small model", read_shape(path)) for path in small}
     measured = {row["architecture"]: row for row in tables.read(jacobian, "redundancy_jacobian")}
     with open(claims) as handle:
-        published = check_claims(yaml.safe_load(handle), list(sources), str(claims))
+        published = check_claims(yaml.safe_load(handle), str(claims))
     rows = [count_row(name, source, config, published.get(name), measured.get(name)) for name, (source, config) in sources.items()]
     tables.write(outputs["counts"], "redundancy_counts", rows, {})
     tables.write_csv(outputs["counts_csv"], "redundancy_counts", rows)
+    checked = [row for path in checks for row in tables.read(path, "redundancy_checks")]
+    tables.write(outputs["checks"], "redundancy_checks", checked, {})
     families = [row for name, (_, config) in sources.items() for row in symmetry_rows(name, config)]
     tables.write(outputs["symmetries"], "redundancy_symmetries", families, {})

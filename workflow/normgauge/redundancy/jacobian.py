@@ -12,7 +12,7 @@ from normgauge.anatomy.structure import Anatomy
 from normgauge.redundancy.readers import Tensors
 from normgauge.redundancy.symmetries import Symmetry
 
-OUTPUTS = ("logits", "last_hidden_state", "pooler_output")
+HEADLESS = ("last_hidden_state", "pooler_output")
 AT_ONCE = 256  # rows of the Jacobian per backward pass
 SPARE_ROWS = 64  # random combinations of outputs beyond the number of parameters
 STEP = 1e-4  # of the central differences along a symmetry; their error is its square
@@ -21,11 +21,10 @@ DECIDED = 1e3  # a rank is decided when the smallest singular value that counts 
 
 
 def head_outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """What the class returns, as one flat vector: logits, else the last hidden states and what is pooled from them."""
+    """What the class returns, as one flat vector: the logits of its heads, else the last hidden states and what is pooled from them."""
     found = model(**inputs)
-    names = [name for name in OUTPUTS if found.get(name) is not None]
-    chosen = names[:1] if names[0] == "logits" else names
-    return torch.cat([found[name].flatten() for name in chosen])
+    names = [name for name in found if name.endswith("logits")] or [name for name in HEADLESS if found.get(name) is not None]
+    return torch.cat([found[name].flatten() for name in names])
 
 
 def parameter_names(anatomy: Anatomy) -> list[str]:

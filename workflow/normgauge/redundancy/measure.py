@@ -45,25 +45,21 @@ def random_checkpoint(config: Any, seed: int) -> Checkpoint:
 
 
 def random_inputs(config: Any, sequences: int, seed: int) -> Mapping[str, torch.Tensor]:
-    """One batch of so many random sequences, pictures or recordings."""
+    """One batch of so many random sequences or recordings."""
     generator = torch.Generator().manual_seed(seed)
     match interface_of(config):
         case Interface.SPEECH:
             frames = torch.randn(sequences, config.num_mel_bins, 2 * config.max_source_positions, generator=generator, dtype=torch.float64)
             ids = torch.randint(0, config.vocab_size, (sequences, config.max_target_positions), generator=generator)
             return {"input_features": frames, "decoder_input_ids": ids}
-        case Interface.IMAGE:
-            shape = (sequences, config.num_channels, config.image_size, config.image_size)
-            return {"pixel_values": torch.randn(shape, generator=generator, dtype=torch.float64)}
         case _:
             batches = list(probes(config, sequences * LENGTH, seed, cover=False))
             return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def sequences_needed(config: Any, anatomy: Anatomy) -> int:
-    """So many that the last norm's outputs hold `EXCESS` numbers per parameter; a picture gives one position to its head."""
-    positions = 1 if interface_of(config) is Interface.IMAGE else LENGTH
-    return -(-EXCESS * count_parameters(anatomy) // (positions * anatomy.primary_stack.width))
+    """So many that the last norm's outputs hold `EXCESS` numbers per parameter."""
+    return -(-EXCESS * count_parameters(anatomy) // (LENGTH * anatomy.primary_stack.width))
 
 
 def measurement(name: str, config: Any, seed: int) -> dict[str, Any]:

@@ -95,6 +95,9 @@ def _require_derived(anatomy: Anatomy) -> None:
         read = any(item.reads == space.name for item in anatomy.maps)
         if space.kind == SpaceKind.OTHER and read and not norms_on(anatomy, space.name) and not any(item.activation for item in writers):
             reason = f"two maps meet in {space.name} with nothing between them"
+    for tensor in anatomy.tensors:
+        if any(segment.space == "singleton" for axis in tensor.axes for segment in axis.segments):
+            reason = f"{tensor.name} enters the stream at some positions alone"
     if reason:
         raise InputError(f"{anatomy.architecture}: {reason}, and the symmetries of that are not derived; leave it out of the counts")
 
@@ -117,21 +120,21 @@ def _attention(anatomy: Anatomy) -> Iterator[Symmetry]:
             QueryMaps.ROTARY: turning + (sizes[1] - turning) ** 2,
             QueryMaps.SIGNS: 0,
         }[rule.query_maps]
-        identity = AttentionGauge.identity(sizes[0], repeats, sizes[1], sizes[2])
-        yield Symmetry(
-            Kind.QUERY_KEY, name, sizes[0] * per_group, partial(_move_queries, anatomy, name, rule.query_maps, sizes[1], identity)
-        )
-        yield Symmetry(Kind.VALUE_OUTPUT, name, sizes[0] * sizes[2] ** 2, partial(_move_values, anatomy, name, identity))
+        shape = sizes[0], repeats, sizes[1], sizes[2]
+        yield Symmetry(Kind.QUERY_KEY, name, sizes[0] * per_group, partial(_move_queries, anatomy, name, rule.query_maps, shape))
+        yield Symmetry(Kind.VALUE_OUTPUT, name, sizes[0] * sizes[2] ** 2, partial(_move_values, anatomy, name, shape))
 
 
 def _move_queries(
-    anatomy: Anatomy, name: str, maps: QueryMaps, size: int, identity: AttentionGauge, tensors: Tensors, coordinates: np.ndarray
+    anatomy: Anatomy, name: str, maps: QueryMaps, shape: tuple[int, int, int, int], tensors: Tensors, coordinates: np.ndarray
 ) -> Mutable:
-    generators = coordinates.reshape(identity.groups, -1)
+    groups, _, size, _ = shape
+    generators = coordinates.reshape(groups, -1)
     if maps == QueryMaps.ROTARY:
         generators = np.stack([_rotary_generator(each, anatomy.rotary_size, size) for each in generators])
-    matrices = expm(generators.reshape(-1, size, size))
-    return _gauged(anatomy, tensors, name, AttentionGauge(identity.group_order, identity.head_order, matrices, identity.value_maps))
+    still = AttentionGauge.identity(*shape)
+    moving = AttentionGauge(still.group_order, still.head_order, expm(generators.reshape(groups, size, size)), still.value_maps)
+    return _gauged(anatomy, tensors, name, moving)
 
 
 def _rotary_generator(coordinates: np.ndarray, turning: int, size: int) -> np.ndarray:
@@ -142,9 +145,10 @@ def _rotary_generator(coordinates: np.ndarray, turning: int, size: int) -> np.nd
     return block_diag(np.block([[real, imaginary], [-imaginary, real]]), free)
 
 
-def _move_values(anatomy: Anatomy, name: str, identity: AttentionGauge, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
-    matrices = expm(coordinates.reshape(identity.value_maps.shape))
-    return _gauged(anatomy, tensors, name, AttentionGauge(identity.group_order, identity.head_order, identity.query_maps, matrices))
+def _move_values(anatomy: Anatomy, name: str, shape: tuple[int, int, int, int], tensors: Tensors, coordinates: np.ndarray) -> Mutable:
+    still = AttentionGauge.identity(*shape)
+    matrices = expm(coordinates.reshape(still.value_maps.shape))
+    return _gauged(anatomy, tensors, name, AttentionGauge(still.group_order, still.head_order, still.query_maps, matrices))
 
 
 def _feed_forward(anatomy: Anatomy) -> Iterator[Symmetry]:
@@ -267,7 +271,8 @@ def _exchange_gains(query: Norm, key: Norm, half: int, tensors: Tensors, coordin
     """Coordinates: one per rotary pair, which turns as one, then one per coordinate that does not turn."""
     factors = torch.from_numpy(np.exp(np.concatenate([coordinates[:half], coordinates])))
     moved = dict(tensors)
-    assert query.gain is not None and key.gain is not None
+    assert query.gain is not None
+    assert key.gain is not None
     moved[query.gain] = gain_of(tensors, query) * factors - query.gain_offset
     moved[key.gain] = gain_of(tensors, key) / factors - key.gain_offset
     return moved
@@ -437,7 +442,7 @@ def _constants(anatomy: Anatomy) -> Iterator[Symmetry]:
 
 
 def _sums(anatomy: Anatomy) -> Iterator[tuple[str, list[str]]]:
-    """(place, tensors whose last axis is added to one sum at every position, or at positions that another of them covers)."""
+    """(place, tensors whose last axis is added to one sum at every position)."""
     of_maps = {name for item in anatomy.maps for name in (item.weight, item.bias)}
     of_norms = {name for norm in anatomy.norms for name in (norm.gain, norm.bias)}
     for space in dict.fromkeys(norm.space for norm in anatomy.norms if anatomy.space(norm.space).kind not in SUBLAYER):
@@ -449,13 +454,8 @@ def _sums(anatomy: Anatomy) -> Iterator[tuple[str, list[str]]]:
             and tensor.axes[-1].role == Role.WRITE
             and tensor.axes[-1].segments[0].space == space
         ]
-        entries = [
-            holder(anatomy, item.bias)
-            for item in anatomy.maps
-            if item.writes == space and item.bias and not item.activation and anatomy.space(item.reads).kind not in SUBLAYER
-        ]
         if tables:
-            yield space, [*tables, *entries]
+            yield space, tables
     if anatomy.placement == Placement.PARALLEL:
         blocks: dict[str, list[str]] = {}
         for item in anatomy.maps:
@@ -474,9 +474,7 @@ def _exchange(names: Sequence[str], width: int, centred: bool, tensors: Tensors,
     return moved
 
 
-def _exchange_with_readout(
-    anatomy: Anatomy, item: LinearMap, table: str, other: str, tensors: Tensors, coordinates: np.ndarray
-) -> Mutable:
+def _exchange_with_readout(anatomy: Anatomy, item: LinearMap, table: str, other: str, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
     """A table that is also the readout behind a LayerNorm gives only a multiple of 1/gain: there it adds a constant to every output."""
     assert item.norm is not None
     direction, constant = _kernel(tensors, anatomy.norm(item.norm))
