@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = (".git", ".venv", ".snakemake", "results", "figures", "logs", "tests", "benchmarks", "docs", "*_cache", "__pycache__")
-TARGETS = ("all", "all_tables", "all_figures", "smoke", "table1_scale", "exact_recovery")
+TARGETS = ("all", "all_tables", "all_figures", "smoke", "table1_scale", "exact_recovery", "redundancy")
 SMOKE = ("--configfile", "config/test/smoke.yaml")
 
 

@@ -390,7 +390,7 @@ def _biases(anatomy: Anatomy) -> Iterator[Symmetry]:
 
 
 def _behind_layer_norm(anatomy: Anatomy, item: LinearMap) -> bool:
-    return bool(item.norm) and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM and not is_tied(anatomy, item.weight)
+    return item.norm is not None and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM and not is_tied(anatomy, item.weight)
 
 
 def _shift_lost_values(
