@@ -82,24 +82,27 @@ def symmetries(anatomy: Anatomy) -> tuple[Symmetry, ...]:
 
 
 def _require_derived(anatomy: Anatomy) -> None:
-    reason = ""
+    reason = next(_underived_parts(anatomy), None)
+    if reason:
+        raise InputError(f"{anatomy.architecture}: {reason}, and the symmetries of that are not derived; leave it out of the counts")
+
+
+def _underived_parts(anatomy: Anatomy) -> Iterator[str]:
     for stack in anatomy.stacks:
         if len(set(stack.blocks)) < len(stack.blocks):
-            reason = "its blocks share their weights"
+            yield "its blocks share their weights"
         if scales := scale_tensors(anatomy, stack.space):
-            reason = f"{scales[0]} scales the stream"
+            yield f"{scales[0]} scales the stream"
         if anatomy.placement != Placement.POST and any(item.reads == stack.space and not item.norm for item in anatomy.maps):
-            reason = "a head reads the stream beside its last norm"
+            yield "a head reads the stream beside its last norm"
     for space in anatomy.spaces:
         writers = [item for item in anatomy.maps if item.writes == space.name]
         read = any(item.reads == space.name for item in anatomy.maps)
         if space.kind == SpaceKind.OTHER and read and not norms_on(anatomy, space.name) and not any(item.activation for item in writers):
-            reason = f"two maps meet in {space.name} with nothing between them"
+            yield f"two maps meet in {space.name} with nothing between them"
     for tensor in anatomy.tensors:
         if any(segment.space == "singleton" for axis in tensor.axes for segment in axis.segments):
-            reason = f"{tensor.name} enters the stream at some positions alone"
-    if reason:
-        raise InputError(f"{anatomy.architecture}: {reason}, and the symmetries of that are not derived; leave it out of the counts")
+            yield f"{tensor.name} enters the stream at some positions alone"
 
 
 # ---------------------------------------------------------------- attention and feed-forward: groups of the room gauge
