@@ -18,7 +18,7 @@ from normgauge.redundancy import checks, measure, symmetries
 from normgauge.redundancy.checks import check_rows
 from normgauge.redundancy.counts import check_claims, claimed, count_row, symmetry_rows
 from normgauge.redundancy.falsifier import falsifier_rows
-from normgauge.redundancy.files import read_shape
+from normgauge.redundancy.files import read_shape, write_counts
 from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
 from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
 from normgauge.redundancy.readers import stored
@@ -32,7 +32,7 @@ TOLERANCE, FAULT = 1e-10, 1e-4
 
 
 def small(name: str):
-    return read_shape(SHAPES / "small" / f"{name}.json")
+    return read_shape(SHAPES / "small" / f"tiny-{name}.json")
 
 
 def shallow(name: str):
@@ -244,6 +244,13 @@ def test_shapes_that_cannot_be_read_are_refused(tmp_path, text, said):
         path.write_text(text)
     with pytest.raises(InputError, match=said):
         read_shape(path)
+
+
+def test_two_architectures_of_one_name_are_refused(tmp_path):
+    shape = SHAPES / "gpt2.json"
+    with pytest.raises(InputError, match=r"gpt2.*twice"):
+        write_counts({"gpt2": shape}, {}, [shape], tmp_path / "none.parquet", [], tmp_path / "none.yaml", {})
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------- the claim, and the checks of a checkpoint

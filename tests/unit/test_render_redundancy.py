@@ -46,6 +46,10 @@ def rows_of(name: str) -> list[dict]:
             for architecture in ("gpt2", "a-rather-long-name_of.an-architecture", "llama")
             for number, family in enumerate(families)
         ]
+    if name == "redundancy_jacobian":
+        shared = {"nullity": 340, "explained": 340, "smallest_nonzero": 1e-5, "floor": 3e-13}
+        names = ("tiny-gpt2", "a-rather-long-name_of.an-architecture")
+        return [filled(schema, architecture=each, largest_zero=zero, **shared) for each, zero in zip(names, (1e-16, 0.0), strict=True)]
     if name == "redundancy_falsifier":
         return [
             filled(schema, test="output of one block", architecture="pre-norm", norm_kind="LayerNorm", gain=gain, value_rule="inverse of g")

@@ -44,5 +44,5 @@ def test_the_finished_smoke_run_agrees_everywhere(finished: Project) -> None:
     assert all(row["passed"] for row in checked)
     assert sum(row["dimension"] for row in checked) == counts["gpt2-smoke"]["corrected"]
     assert len((folder / "counts.csv").read_text().splitlines()) == 1 + len(counts)
-    for name in ("counts", "symmetries", "falsifier", "checks"):
+    for name in ("counts", "symmetries", "jacobian", "falsifier", "checks"):
         assert (finished / f"figures/smoke/redundancy/{name}.pdf").read_bytes().startswith(b"%PDF")

@@ -2,7 +2,7 @@ REDUNDANCY = os.path.join("results/redundancy", config["study"]["name"]).rstrip(
 REDUNDANCY_TABLES = [
     f"{REDUNDANCY}/{name}" for name in ("counts.parquet", "counts.csv", "symmetries.parquet", "checks.parquet", "falsifier.parquet")
 ]
-REDUNDANCY_FIGURES = [f"{FIGURES}/redundancy/{name}.pdf" for name in ("counts", "symmetries", "falsifier", "checks")]
+REDUNDANCY_FIGURES = [f"{FIGURES}/redundancy/{name}.pdf" for name in ("counts", "symmetries", "jacobian", "falsifier", "checks")]
 
 
 # One job for both: importing torch costs more than trying the claim.
@@ -124,6 +124,24 @@ use rule draw_redundancy_counts as draw_redundancy_symmetries with:
     params:
         code=code_of("draw.py"),
         figure="redundancy_symmetries",
+
+
+use rule draw_redundancy_counts as draw_redundancy_jacobian with:
+    input:
+        f"{REDUNDANCY}/jacobian.parquet",
+    output:
+        pdf=f"{FIGURES}/redundancy/jacobian.pdf",
+        svg=report(
+            f"{FIGURES}/redundancy/jacobian.svg",
+            caption="../report/redundancy_jacobian.rst",
+            category="Redundancy",
+            labels={"figure": "How the ranks were decided"},
+        ),
+    log:
+        f"logs/{FIGURES}/redundancy/jacobian.log",
+    params:
+        code=code_of("draw.py"),
+        figure="redundancy_jacobian",
 
 
 use rule draw_redundancy_counts as draw_redundancy_falsifier with:

@@ -70,8 +70,13 @@ def write_counts(
     """redundancy_counts (as CSV too), redundancy_symmetries, and the redundancy_checks of all checkpoints in one table.
 
     `shapes`: files by name; `checkpoints`: by name the folder and the keys laid over its config; `small`: the shapes of `jacobian`.
-    `outputs`: paths by counts, counts_csv, symmetries, checks.
+    `outputs`: paths by counts, counts_csv, symmetries, checks. Raises InputError where two are called the same.
     """
+    names = [*shapes, *checkpoints, *(Path(path).stem for path in small)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(
+            f"redundancy: {repeated[0]} is counted twice, as a shape or model; rename a file or leave one out of the configuration"
+        )
     sources = {name: ("shape", read_shape(path)) for name, path in shapes.items()}
     sources |= {name: ("checkpoint", open_config(folder, keys)) for name, (folder, keys) in checkpoints.items()}
     sources |= {Path(path).stem: ("small model", read_shape(path)) for path in small}

@@ -140,6 +140,35 @@ def symmetries(rows: Rows) -> Figure:
         return figure
 
 
+def jacobian(rows: Rows) -> Figure:
+    """How the ranks were decided: the singular values at the gap, and the floor. `rows` are of the schema redundancy_jacobian."""
+    series = (
+        ("smallest_nonzero", "smallest that counts", "o", "#0072B2"),
+        ("floor", "rounding floor", "|", BLACK),
+        ("largest_zero", "largest that is zero", "s", "#E69F00"),
+    )
+    with matplotlib.rc_context(style.RC):
+        full, step = 72 * style.WIDTH, 12.0
+        labels = [f"{plain(row['architecture'])}: nullity {row['nullity']:,}, explained {row['explained']:,}" for row in rows]
+        left = max(Ruler().width(label, style.BODY) for label in labels) + 12
+        top, depth, foot = 40.0, step * len(rows) + 4, 30.0
+        height = top + depth + foot
+        figure = Figure(figsize=(style.WIDTH, height / 72))
+        axes = figure.add_axes((left / full, foot / height, (full - left - 12) / full, depth / height))
+        for key, label, marker, color in series:
+            values = [row[key] or float("nan") for row in rows]
+            axes.plot(values, range(len(rows)), linestyle="none", marker=marker, color=color, markersize=4.5, label=label, clip_on=False)
+        axes.set(xscale="log", ylim=(len(rows) - 0.4, -0.6), xlabel="singular value of the Jacobian over the largest one")
+        axes.set_yticks(range(len(rows)), labels)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", color=style.PALE, linewidth=0.6)
+        axes.set_axisbelow(True)
+        figure.text(5 / full, 1 - 12 / height, "How the ranks were decided", weight="bold", ha="left", va="baseline")
+        place = (5 / full, 1 - 18 / height)
+        figure.legend(loc="upper left", bbox_to_anchor=place, ncols=3, frameon=False, borderaxespad=0, borderpad=0, handlelength=1.0)
+        return figure
+
+
 def falsifier(rows: Rows) -> Figure:
     """The claimed rotation, tried. `rows` are of the schema redundancy_falsifier."""
     columns = [
@@ -211,6 +240,7 @@ def _check(row: Row) -> BodyRow:
 DRAWINGS: dict[str, Callable[[Rows], Figure]] = {
     "redundancy_counts": counts,
     "redundancy_symmetries": symmetries,
+    "redundancy_jacobian": jacobian,
     "redundancy_falsifier": falsifier,
     "redundancy_checks": checks,
 }
