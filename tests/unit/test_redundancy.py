@@ -291,6 +291,13 @@ def test_a_check_fails_where_the_family_is_none(monkeypatch):
     assert not rows[0]["passed"]
 
 
+def test_a_gain_of_zero_is_refused_by_name():
+    checkpoint = random_checkpoint(small("gpt2"), 1)
+    checkpoint.tensors["transformer.h.0.ln_1.weight"][3] = 0
+    with pytest.raises(InputError, match=r"transformer\.h\.0\.ln_1: gain 3 is zero"):
+        check_rows(checkpoint, 4)
+
+
 def test_tied_tensors_may_be_stored_under_either_name():
     config = small("gpt2")
     checkpoint = random_checkpoint(config, 1)

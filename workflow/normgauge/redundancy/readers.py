@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, Placement, Positions, SpaceKind
+from normgauge.errors import InputError
 from normgauge.gauge.absorb import returns_hidden_states
 from normgauge.gauge.admissible import norms_on
 
@@ -61,17 +62,10 @@ def add_to_matrix(anatomy: Anatomy, tensors: Mutable, item: LinearMap, change: t
 
 def output_map(anatomy: Anatomy, item: LinearMap) -> LinearMap | None:
     """The map that ends the sublayer which `item` begins: the reader of the values, or of the feed-forward units, beside it."""
-    prefix = item.writes.rpartition("/")[0]
-    kind = SpaceKind.FFN if anatomy.space(item.writes).kind == SpaceKind.FFN else SpaceKind.VALUE
-    stem = item.writes.removesuffix(str(anatomy.space(item.writes).kind))  # keeps cross-attention apart from self-attention
-    return next(
-        (
-            other
-            for other in anatomy.maps
-            if anatomy.space(other.reads).kind == kind and other.reads == f"{stem}{kind}" and other.reads.rpartition("/")[0] == prefix
-        ),
-        None,
-    )
+    kind = anatomy.space(item.writes).kind
+    read = SpaceKind.FFN if kind == SpaceKind.FFN else SpaceKind.VALUE
+    hidden = f"{item.writes.removesuffix(str(kind))}{read}"
+    return next((other for other in anatomy.maps if other.reads == hidden), None)
 
 
 def free_rows(anatomy: Anatomy, item: LinearMap) -> np.ndarray:
@@ -128,6 +122,17 @@ def gain_of(tensors: Tensors, norm: Norm) -> torch.Tensor:
     """The effective gain, float64 (size,)."""
     assert norm.gain is not None
     return tensors[norm.gain] + norm.gain_offset
+
+
+def nonzero_gain_of(tensors: Tensors, norm: Norm) -> torch.Tensor:
+    """The effective gain, where it is divided by. Raises InputError, naming the norm, when one is zero."""
+    gain = gain_of(tensors, norm)
+    if not gain.all():
+        number = int((gain == 0).nonzero()[0])
+        raise InputError(
+            f"norm {norm.name}: gain {number} is zero, so nothing can be divided by it; leave the checkpoint out of the checks"
+        )
+    return gain
 
 
 def fed_maps(anatomy: Anatomy, norm: Norm) -> tuple[LinearMap, ...]:

@@ -40,6 +40,7 @@ from normgauge.redundancy.readers import (
     leaves_model,
     matrix_of,
     mixed,
+    nonzero_gain_of,
     output_map,
 )
 
@@ -196,7 +197,11 @@ def _norms(anatomy: Anatomy) -> Iterator[Symmetry]:
 
 
 def _scale_gain(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
-    factors = torch.from_numpy(np.exp(coordinates))
+    return _move_gain(anatomy, norm, tensors, torch.from_numpy(np.exp(coordinates)))
+
+
+def _move_gain(anatomy: Anatomy, norm: Norm, tensors: Tensors, factors: torch.Tensor) -> Mutable:
+    """Gain and bias times the factors, (size,), none of them zero, what the norm's maps read divided by them."""
     moved = dict(tensors)
     assert norm.gain is not None
     moved[norm.gain] = gain_of(tensors, norm) * factors - norm.gain_offset
@@ -246,7 +251,7 @@ def _shift_bias(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.
 def _kernel(tensors: Tensors, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
     """The unit vector along 1/gain, and the value that the norm's output has along it whatever comes in."""
     assert norm.bias is not None
-    direction = 1 / gain_of(tensors, norm)
+    direction = 1 / nonzero_gain_of(tensors, norm)
     direction = direction / direction.norm()
     return direction, direction @ tensors[norm.bias]
 
@@ -319,26 +324,16 @@ def residual_rotation(width: int, fixes_ones: bool, coordinates: np.ndarray) -> 
 def _rotate(anatomy: Anatomy, space: str, fixes_ones: bool, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
     rotation = residual_rotation(anatomy.space(space).size, fixes_ones, coordinates)
     norms = _stream_norms(anatomy, space)
-    logs = {norm.name: gain_of(tensors, norm).abs().log().numpy() for norm in norms}
-    signs = {norm.name: gain_of(tensors, norm).sign() for norm in norms}
+    gains = {norm.name: nonzero_gain_of(tensors, norm) for norm in norms}
     moved: Mutable = dict(tensors)
     for norm in norms:
-        moved = _times_signs(anatomy, norm, _scale_gain(anatomy, norm, moved, -logs[norm.name]), signs[norm.name])
+        moved = _move_gain(anatomy, norm, moved, 1 / gains[norm.name])
         assert norm.gain is not None
-        moved[norm.gain] = torch.full_like(moved[norm.gain], 1 - norm.gain_offset)
+        moved[norm.gain] = torch.full_like(moved[norm.gain], 1 - norm.gain_offset)  # exactly one, not to rounding: a rotation needs that
     moved = _gauged(anatomy, moved, space, rotation)
     for norm in norms:
-        moved = _times_signs(anatomy, norm, _scale_gain(anatomy, norm, moved, logs[norm.name]), signs[norm.name])
-        assert norm.gain is not None
-        moved[norm.gain] = tensors[norm.gain]
+        moved = _move_gain(anatomy, norm, moved, gains[norm.name])
     return moved
-
-
-def _times_signs(anatomy: Anatomy, norm: Norm, tensors: Mutable, signs: torch.Tensor) -> Mutable:
-    if norm.bias:
-        tensors[norm.bias] = tensors[norm.bias] * signs
-    scale_readers(anatomy, norm, tensors, signs)
-    return tensors
 
 
 def _centred_basis(width: int) -> np.ndarray:
