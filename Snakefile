@@ -19,6 +19,7 @@ include: "workflow/rules/capture.smk"
 include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/recover.smk"
 include: "workflow/rules/gauge.smk"
+include: "workflow/rules/redundancy.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -33,27 +34,32 @@ localrules:
     signed_permutation,
     signed_permutation_scale,
     audit,
+    redundancy,
+
+
+ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES
+ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES
 
 
 rule all:
     default_target: True
     input:
-        TABLE_TARGETS + FIGURE_TARGETS + GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+        ALL_TABLES + ALL_FIGURES,
 
 
 rule all_tables:
     input:
-        TABLE_TARGETS + GAUGE_TABLE_TARGETS,
+        ALL_TABLES,
 
 
 rule all_figures:
     input:
-        FIGURE_TARGETS + GAUGE_FIGURE_TARGETS,
+        ALL_FIGURES,
 
 
 rule smoke:
     input:
-        TABLE_TARGETS + FIGURE_TARGETS + GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+        ALL_TABLES + ALL_FIGURES,
 
 
 rule table1_scale:
@@ -80,3 +86,8 @@ rule signed_permutation_scale:
 rule audit:
     input:
         AUDIT_PAGES,
+
+
+rule redundancy:
+    input:
+        REDUNDANCY_TABLES + REDUNDANCY_FIGURES,

@@ -21,6 +21,7 @@ TARGETS = (
     "signed_permutation",
     "signed_permutation_scale",
     "audit",
+    "redundancy",
 )
 SMOKE = ("--configfile", "config/test/smoke.yaml")
 

@@ -21,6 +21,7 @@ ORDER = (
     "fingerprint",
     "gauge",
     "recovery",
+    "redundancy",
     "render",
     "command",
 )

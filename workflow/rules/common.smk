@@ -112,12 +112,13 @@ ALIGNED = {
 }
 GAUGED["alignment"] = list(ALIGNED)
 GAUGED["holonomy"] = [pair for pair, others in ALIGNED.items() if len(others) > 1]  # a cycle needs three
+COUNTED = [pair for item in config["redundancy"]["models"] for pair in listed_checkpoints(item, "redundancy.models")]
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
 for target in REQUESTED:
     match target.split("/"):
-        case ["results", "packages" | "corpora" | "tables", *_]:
+        case ["results", "packages" | "corpora" | "tables" | "redundancy", *_]:
             pass
         case ["results", model, revision, *_]:
             check_checkpoint(model, revision, target)
@@ -276,6 +277,12 @@ def aligned_checkpoints(wildcards):
 def aligned_configs(wildcards):
     """By name of the other checkpoints, what their entries lay over the stored config."""
     return {name: MODELS[name.split("@")[0]].get("config") for name in ALIGNED.get((wildcards.model, wildcards.revision), [])}
+
+
+def counted_names():
+    """What a counted checkpoint is called: its model id, with the revision where there are several of it."""
+    models = [model for model, _ in COUNTED]
+    return [model if models.count(model) == 1 else f"{model}@{revision}" for model, revision in COUNTED]
 
 
 # --- resources and code

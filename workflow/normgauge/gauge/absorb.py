@@ -74,18 +74,27 @@ def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor]) -> N
                 f"norm {norm.name}: {int((gain == 0).sum())} gains are zero, so its bias cannot be divided by them; keep its gains"
             )
         tensors[norm.bias] = (bias.double() / gain).to(bias.dtype)
+    scale_readers(anatomy, norm, tensors, gain)
+    tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
+
+
+def scale_readers(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], factors: torch.Tensor) -> None:
+    """Multiply what the norm's maps read of each coordinate by its factor, float64 (size,), in place of their weights."""
     for name in dict.fromkeys(item.weight for item in anatomy.maps if item.name in norm.feeds):
         weight = tensors[name]
         axis = next(item.input_axis for item in anatomy.maps if item.weight == name)
         shape = [1] * weight.ndim
-        shape[axis] = len(gain)
-        tensors[name] = (weight.double() * gain.reshape(shape)).to(weight.dtype)
-    tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
+        shape[axis] = len(factors)
+        tensors[name] = (weight.double() * factors.reshape(shape)).to(weight.dtype)
+
+
+def returns_hidden_states(anatomy: Anatomy) -> bool:
+    """Whether the class has no head: the last norm's output leaves the model."""
+    return anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith("LMHeadModel")
 
 
 def _check_readers(anatomy: Anatomy, norm: Norm) -> None:
-    bare = anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith("LMHeadModel")
-    if not norm.feeds or (bare and norm.name == anatomy.primary_stack.terminal_norm):
+    if not norm.feeds or (returns_hidden_states(anatomy) and norm.name == anatomy.primary_stack.terminal_norm):
         raise InputError(
             f"norm {norm.name}: its output leaves {anatomy.architecture}, or is read by no map alone, so nothing can absorb its gain; "
             f"take the class with its head"
