@@ -14,7 +14,7 @@ smoke: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) smoke
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 docs: .venv/ready
 	PYTHONPATH=workflow $(BIN)/python -m normgauge.schemas > docs/data.md

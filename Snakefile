@@ -18,6 +18,8 @@ include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/capture.smk"
 include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/recover.smk"
+include: "workflow/rules/gauge.smk"
+include: "workflow/rules/redundancy.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -30,27 +32,35 @@ localrules:
     table1_scale,
     exact_recovery,
     exact_recovery_scale,
+    signed_permutation,
+    signed_permutation_scale,
+    audit,
+    redundancy,
+
+
+ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + RECOVERY_TABLE_TARGETS
+ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES + RECOVERY_FIGURE_TARGETS
 
 
 rule all:
     default_target: True
     input:
-        TABLE_TARGETS + FIGURE_TARGETS + RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,
+        ALL_TABLES + ALL_FIGURES,
 
 
 rule all_tables:
     input:
-        TABLE_TARGETS + RECOVERY_TABLE_TARGETS,
+        ALL_TABLES,
 
 
 rule all_figures:
     input:
-        FIGURE_TARGETS + RECOVERY_FIGURE_TARGETS,
+        ALL_FIGURES,
 
 
 rule smoke:
     input:
-        TABLE_TARGETS + FIGURE_TARGETS,
+        ALL_TABLES + ALL_FIGURES,
 
 
 rule table1_scale:
@@ -67,3 +77,23 @@ rule exact_recovery:
 rule exact_recovery_scale:
     input:
         RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,
+
+
+rule signed_permutation:
+    input:
+        GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+
+
+rule signed_permutation_scale:
+    input:
+        GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+
+
+rule audit:
+    input:
+        AUDIT_PAGES,
+
+
+rule redundancy:
+    input:
+        REDUNDANCY_TABLES + REDUNDANCY_FIGURES,

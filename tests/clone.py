@@ -11,7 +11,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = (".git", ".venv", ".snakemake", "results", "figures", "logs", "tests", "benchmarks", "docs", "*_cache", "__pycache__")
-TARGETS = ("all", "all_tables", "all_figures", "smoke", "table1_scale", "exact_recovery", "exact_recovery_scale")
+TARGETS = (
+    "all",
+    "all_tables",
+    "all_figures",
+    "smoke",
+    "table1_scale",
+    "exact_recovery",
+    "exact_recovery_scale",
+    "signed_permutation",
+    "signed_permutation_scale",
+    "audit",
+    "redundancy",
+)
 SMOKE = ("--configfile", "config/test/smoke.yaml")
 
 

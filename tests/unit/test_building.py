@@ -420,7 +420,16 @@ def test_folder_without_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "JSON object"), ("{}", "model_type None is unknown")]
+    ("text", "words"),
+    [
+        (None, "missing"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "JSON object"),
+        ("{}", "model_type None is unknown"),
+        ('{"model_type": ["gpt2"]}', "model_type ['gpt2'] is unknown"),
+        ('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "text_config": {"a": 1}}', "GPT2LMHeadModel refuses these settings"),
+    ],
 )
 def test_faulty_config_files(tmp_path, text, words):
     saved(tmp_path, "gpt2")

@@ -210,6 +210,34 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
     assert {moments.n for moments in measurement.moments.values()} == {128}
 
 
+def test_more_shards_than_sequences_are_refused_before_any_weight_is_read(tmp_path):
+    from transformers import GPT2Config
+
+    from normgauge.calibration.prepare import prepare
+
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"])
+    entry = {"modality": "text", "calibration": "random-tokens"}
+    prepare(entry, tmp_path, None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
+    for shard in range(9):
+        with pytest.raises(InputError, match=r"capture.shards 9: more than the 8 sequences"):
+            capture_checkpoint(
+                model_id="m",
+                revision="r",
+                folder=tmp_path / "no checkpoint",
+                manifest={},
+                calibration=tmp_path / "calibration.parquet",
+                destination=tmp_path / f"{shard}-of-9",
+                config_overrides=None,
+                forward_dtype="float32",
+                groups=["residual"],
+                schur_taps=None,
+                accumulation="cov64",
+                shard=shard,
+                shards=9,
+                batch_size=8,
+            )
+
+
 def norm(gain="g", offset=0.0):
     return Norm("ln", NormKind.RMS_NORM, "residual", 3, gain, None, 1e-6, offset)
 

@@ -1,45 +1,202 @@
-"""The tables of one checkpoint: everything admissible passes, every control fails as it must, recovery is complete."""
+"""The measurements of one checkpoint: everything admissible passes, every control fails as it must, recovery is complete."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from normgauge.calibration.batches import Batch
 from normgauge.errors import InputError
-from normgauge.gauge.study import equivalence_rows, recovery_rows
+from normgauge.gauge import boundary
+from normgauge.gauge.admissible import random_element
+from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
+from normgauge.gauge.artifacts import artifacts, sign_energy, transport_rows
+from normgauge.gauge.audit import middle_site
+from normgauge.gauge.boundary import DRAWN, STORED, equivalence_rows, with_drawn_constants
+from normgauge.gauge.groups import Monomial
+from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.probes import require_same_tokens, shortened
+from normgauge.gauge.recorded import recovery_rows
+from normgauge.gauge.transform import transformed
 from normgauge.schemas.gauge import tables
-from unit.gauge_models import tiny
+from unit.gauge_models import CLASSES, SCEPTR, inputs_of, tiny
+
+LLAMA = ("llama", "LlamaForCausalLM")
 
 
-def probes(anatomy, count: int = 4) -> list[Batch]:
+def probes(anatomy, count: int = 8) -> list[Batch]:
     generator = torch.Generator().manual_seed(9)
     stack = anatomy.primary_stack.name
     return [Batch({"input_ids": torch.randint(2, 17, (3, 9), generator=generator)}, {stack: None}) for _ in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("case", "architecture", "controls"),
-    [("llama", "LlamaForCausalLM", 1), ("gpt2", "GPT2LMHeadModel", 3), ("bert", "BertModel", 3), ("gemma3", "Gemma3ForCausalLM", 1)],
-)
-def test_equivalence_rows(case, architecture, controls, tmp_path):
+# ---------------------------------------------------------------- the boundary of the group
+
+
+@pytest.mark.parametrize(("case", "architecture"), [*CLASSES, (SCEPTR, "Sceptr")])
+def test_every_family_keeps_its_group_and_nothing_else(case, architecture, tmp_path):
     checkpoint, anatomy = tiny(case, architecture)
-    rows = equivalence_rows(checkpoint, anatomy, probes(anatomy, 1), (42, 43), ("float64",))
+    rows = equivalence_rows(checkpoint, anatomy, [Batch(inputs_of(case, architecture), {})], (42,), ("float64", "float32"))
     tables.write(tmp_path / "equivalence.parquet", "equivalence", rows, {})
-    assert all(row["passed"] for row in rows), rows
-    assert [row["admissible"] for row in rows] == ([True] * 3 + [False] * controls) * 2
-    assert max(row["relative_deviation"] for row in rows if row["admissible"]) <= 1e-10
-    assert min(row["relative_deviation"] for row in rows if not row["admissible"]) >= 1e-7
+    assert all(row["passed"] for row in rows), [row for row in rows if not row["passed"]]
+    exact = [row for row in rows if row["forward_dtype"] == "float64"]
+    assert max(row["relative_deviation"] for row in exact if row["admissible"]) <= 1e-10
+    assert min(row["relative_deviation"] for row in exact if not row["admissible"]) >= 1e-7
+    assert {row["admissible"] for row in exact} == {True, False}
+    assert {row["parameters"] for row in rows} == {STORED}
 
 
-def test_recovery_rows():
-    checkpoint, anatomy = tiny("llama", "LlamaForCausalLM")
-    rows = recovery_rows(checkpoint, anatomy, probes(anatomy), (42, 43), (22, 100))
-    assert {row["tokens"] for row in rows} == {22, 100}
-    marginal = [row for row in rows if row["method"].endswith("on |C|")]
-    signed = [row for row in rows if row["method"].endswith("on C")]
-    assert len(marginal) == len(signed) == 2 * 2 * 4
-    assert all(row["permutation_accuracy"] == row["sign_accuracy"] == 1 for row in marginal if row["tokens"] == 100)
+def test_the_families_that_an_architecture_has():
+    def groups(case, architecture):
+        return [case_.group.removeprefix("residual: ") for case_ in boundary.cases(tiny(case, architecture)[0].config, 42)]
+
+    assert "null line" in groups("gpt2", "GPT2LMHeadModel")
+    assert "rotation, gains absorbed" in groups(*LLAMA)
+    assert "null line" not in groups(*LLAMA)  # RMSNorm keeps the mean
+    assert "rotation, gains absorbed" not in groups("bert", "BertModel")  # post-norm
+    assert "independent signs" not in groups(*LLAMA)  # there they are admissible
+
+
+def test_a_wrong_transform_is_seen(monkeypatch):
+    """One tensor that is left where it was, of a model whose every other tensor moves."""
+    checkpoint, anatomy = tiny(*LLAMA)
+
+    def forgetful(*given):
+        return {**moves(*given), "model.layers.0.mlp.up_proj.weight": ()}
+
+    moves = boundary.tensor_moves
+    monkeypatch.setattr(boundary, "tensor_moves", forgetful)
+    rows = equivalence_rows(checkpoint, anatomy, probes(anatomy, 1), (42,), ("float64",))
+    assert not next(row for row in rows if row["group"] == "residual: signed permutation")["passed"]
+
+
+def test_constant_gains_are_drawn_since_they_admit_rotations():
+    checkpoint, anatomy = tiny("gemma3", "Gemma3ForCausalLM")
+    gains = {norm.gain: norm.gain_offset for norm in anatomy.norms}
+    fresh = replace(checkpoint, tensors={name: torch.zeros_like(v) if name in gains else v for name, v in checkpoint.tensors.items()})
+    control = "residual: rotation, gains not absorbed"
+    batches = probes(anatomy, 1)
+    plain = {row["group"]: row for row in equivalence_rows(fresh, anatomy, batches, (42,), ("float64",))}
+    drawn = {row["group"]: row for row in equivalence_rows(fresh, anatomy, batches, (42,), ("float64",), fresh=True)}
+    assert not plain[control]["passed"]  # with gains of one it is in the group, and the control rightly complains
+    assert drawn[control]["passed"]
+    assert drawn[control]["parameters"] == DRAWN
+    found = with_drawn_constants(fresh, anatomy, 42).tensors
+    for name, offset in gains.items():
+        assert 0.5 <= float(found[name].min()) + offset < float(found[name].max()) + offset <= 1.5
+    assert all(torch.equal(found[name], value) for name, value in fresh.tensors.items() if name not in gains)
+
+
+# ---------------------------------------------------------------- recorded gauges
+
+
+def test_recovery_rows(tmp_path):
+    checkpoint, anatomy = tiny(*LLAMA)
+    rows = recovery_rows(checkpoint, anatomy, probes(anatomy), (42, 43), (22, 200))
+    tables.write(tmp_path / "recovery.parquet", "gauge_recovery", rows, {})
+    stream = [row for row in rows if row["part"] == "residual"]
+    marginal = [row for row in stream if row["method"] in ("row argmax on |C|", "lapjvs on |C|")]
+    signed = [row for row in stream if row["method"].endswith("on C")]
+    assert {row["tokens"] for row in marginal} == {22, 200}
+    assert len(marginal) == 2 * len(signed) == 2 * 2 * 4
+    assert {row["tokens"] for row in signed} == {200}
+    assert all(row["permutation_accuracy"] == row["sign_accuracy"] == 1 for row in marginal if row["tokens"] == 200)
+    assert all(row["certain_accuracy"] in (None, 1) for row in marginal)
     assert sum(row["permutation_accuracy"] for row in signed) / len(signed) < 0.8
-    with pytest.raises(InputError, match="108 samples in the probes, 500 asked for"):
+    inside = [row for row in rows if row["part"] != "residual"]
+    assert {row["part"] for row in inside} == {"feed-forward", "heads"}
+    assert all(row["permutation_accuracy"] == 1 and row["map_error"] < 1e-3 for row in inside)
+    with pytest.raises(InputError, match="216 samples in the probes, 500 asked for"):
         recovery_rows(checkpoint, anatomy, probes(anatomy), (42,), (500,))
+
+
+# ---------------------------------------------------------------- natural alignment
+
+
+def test_alignment_rows(tmp_path):
+    """The 'other training run' is the model itself under a gauge, with noise on its weights."""
+    checkpoint, anatomy = tiny(*LLAMA)
+    truth = random_element(anatomy, "residual", 42)
+    moved = transformed(checkpoint, anatomy, Gauge({"residual": truth}))
+    generator = torch.Generator().manual_seed(1)
+    noisy = replace(moved, tensors={n: v + 0.02 * torch.randn(v.shape, generator=generator) for n, v in moved.tensors.items()})
+    activations = stream_activations({"own": checkpoint, "copy": noisy}, probes(anatomy), 200)
+    rows = alignment_rows(activations, (200, 10))
+    tables.write(tmp_path / "alignment.parquet", "gauge_alignment", rows, {})
+    whole = [row for row in rows if row["tokens"] == 200]
+    few = [row for row in rows if row["tokens"] == 10]
+    assert {row["agreement"] for row in whole} == {1.0}
+    assert all(row["negative"] == float((truth.factors < 0).mean()) for row in whole)
+    assert all(row["unmoved"] == float((truth.target == np.arange(12)).mean()) for row in whole)
+    assert sum(row["certain"] for row in few) < sum(row["certain"] for row in whole)
+    assert all(row["certain_agreement"] in (None, 1) for row in few)
+    with pytest.raises(InputError, match=r"bert: residual streams .* align models of one shape"):
+        stream_activations({"own": checkpoint, "bert": tiny("bert", "BertModel")[0]}, [], 10)
+
+
+def test_holonomy_rows(tmp_path):
+    """Gauged copies of one model come back around a cycle; a model of its own does not."""
+    checkpoint, anatomy = tiny(*LLAMA)
+    copies = {name: transformed(checkpoint, anatomy, Gauge({"residual": Monomial.random(12, seed)})) for name, seed in (("b", 1), ("c", 2))}
+    activations = dict(stream_activations({"a": checkpoint, **copies}, probes(anatomy), 200))
+    rows = holonomy_rows(activations)
+    tables.write(tmp_path / "holonomy.parquet", "gauge_holonomy", rows, {})
+    assert {(row["cycle"], row["moved"], row["certain"], row["certain_moved"]) for row in rows} == {("a - b - c", 0.0, 1.0, 0.0)}
+    generator = torch.Generator().manual_seed(1)
+    for name in ("b", "c"):
+        activations[name] = {site: torch.randn(value.shape, generator=generator) for site, value in activations[name].items()}
+    strange = holonomy_rows(activations)
+    assert min(row["moved"] for row in strange) > 0.5
+    assert max(row["certain"] for row in strange) < 0.5
+    assert len(holonomy_rows(dict(list(activations.items())[:2]))) == 0
+
+
+# ---------------------------------------------------------------- artifacts
+
+
+@pytest.mark.parametrize(("case", "architecture"), [LLAMA, ("gpt2", "GPT2LMHeadModel"), ("albert", "AlbertModel")])
+def test_transport_rows(case, architecture, tmp_path):
+    checkpoint, anatomy = tiny(case, architecture)
+    rows = transport_rows(checkpoint, anatomy, probes(anatomy, 2), (42, 43))
+    tables.write(tmp_path / "transport.parquet", "gauge_transport", rows, {})
+    assert all(row["passed"] for row in rows)
+    assert all(row["raw_deviation"] > 1e-3 for row in rows)
+    assert all(row["permutation_error"] == pytest.approx(row["predicted_error"], rel=1e-9) for row in rows)
+    assert any(row["predicted_error"] > 0.5 for row in rows) == (case == "llama")
+    assert {row["artifact"] for row in rows} == {"steering vector", "dictionary", *(["LoRA adapter"] if case != "albert" else [])}
+
+
+def test_the_prediction_needs_the_right_signs():
+    _, anatomy = tiny(*LLAMA)
+    gauge = Gauge({"residual": Monomial.random(12, 42)})
+    for artifact in artifacts(anatomy, middle_site(anatomy), 1.0, 42):
+        moved = [artifact.move(artifact.arrays, used) for used in (gauge, gauge.without_signs())]
+        error, predicted = sign_energy(artifact, gauge.elements["residual"], *moved)
+        assert error == pytest.approx(predicted)
+        error, predicted = sign_energy(artifact, Monomial.random(12, 43), *moved)
+        assert error != pytest.approx(predicted)
+
+
+def test_shortened_probes():
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    batch = Batch({"input_ids": torch.zeros(2, 9, dtype=torch.int64), "input_features": torch.zeros(2, 80, 30)}, {"a": mask, "b": None})
+    (short,) = shortened([batch], 4)
+    assert {name: list(value.shape) for name, value in short.inputs.items()} == {"input_ids": [2, 4], "input_features": [2, 80, 30]}
+    assert short.masks["a"].shape == (2, 4)
+    assert short.masks["b"] is None
+
+
+def test_models_of_different_tokenizers_are_not_compared(tmp_path):
+    folders = {name: tmp_path / name for name in ("a", "b", "c", "none")}
+    for folder in folders.values():
+        folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "light", "##er", "dark"]
+    for name, vocabulary in (("a", words), ("b", words), ("c", [*words[:-3], *reversed(words[-3:])])):
+        (folders[name] / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    require_same_tokens(folders["a"], folders["b"])
+    require_same_tokens(folders["a"], folders["none"])
+    with pytest.raises(InputError, match="compare models of one tokenizer"):
+        require_same_tokens(folders["a"], folders["c"])

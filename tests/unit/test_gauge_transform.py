@@ -14,6 +14,7 @@ from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.absorb import absorb_gains, untied
 from normgauge.gauge.admissible import Group, QueryMaps, admissible, gauge_spaces, random_element, random_gauge
+from normgauge.gauge.boundary import STORED
 from normgauge.gauge.equivalence import CONTROL_FACTOR, TOLERANCES, deviation, equivalence_row
 from normgauge.gauge.groups import AttentionGauge, Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
@@ -49,7 +50,7 @@ def test_a_random_element_of_every_group_at_once_keeps_the_function(case, archit
     checkpoint = double(checkpoint)
     gauge = random_gauge(anatomy, 42)
     found = compare(case, architecture, checkpoint, transformed(checkpoint, anatomy, gauge), anatomy, gauge)
-    row = equivalence_row("every space", True, 42, DOUBLE, found)
+    row = equivalence_row("every space", True, 42, DOUBLE, STORED, found)
     assert row["passed"], row
     assert found.relative <= 1e-10
     moved = dict(transform(anatomy, checkpoint.tensors, gauge))
@@ -85,7 +86,7 @@ def test_in_float32_the_deviation_is_rounding(case, architecture):
     gauge = random_gauge(anatomy, 42, (residual_of(anatomy),))
     found = compare(case, architecture, checkpoint, transformed(checkpoint, anatomy, gauge), anatomy, gauge, "float32")
     assert found.relative < 1e-4
-    assert equivalence_row("residual", True, 42, "float32", found)["passed"]
+    assert equivalence_row("residual", True, 42, "float32", STORED, found)["passed"]
 
 
 # ---------------------------------------------------------------- what is admissible, and why
@@ -196,8 +197,8 @@ def test_a_gauge_outside_the_group_changes_the_function_and_is_refused(case, arc
     after = with_tensors(checkpoint, transform_unchecked(anatomy, checkpoint.tensors, gauge))
     found = compare(case, architecture, checkpoint, after, anatomy, gauge)
     assert found.relative >= CONTROL_FACTOR * TOLERANCES[DOUBLE]
-    assert equivalence_row("control", False, 42, DOUBLE, found)["passed"]
-    assert not equivalence_row("control", True, 42, DOUBLE, found)["passed"]
+    assert equivalence_row("control", False, 42, DOUBLE, STORED, found)["passed"]
+    assert not equivalence_row("control", True, 42, DOUBLE, STORED, found)["passed"]
 
 
 def test_gauges_of_another_model_and_foreign_tensors_are_refused():

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -40,11 +41,11 @@ def record(gauge: Gauge) -> Sidecar:
 # ---------------------------------------------------------------- steering vectors and dictionaries
 
 
-@pytest.mark.parametrize("ending", ["safetensors", "npz"])
+@pytest.mark.parametrize("ending", ["safetensors", "npz", "gguf"])
 def test_steering_vectors_move_with_the_stream(tmp_path, ending):
     _, anatomy = tiny(*LLAMA)
     gauge = residual_gauge(anatomy)
-    vectors = {"layer.3": torch.randn(12), "all": torch.randn(4, 12)}
+    vectors = {"direction.3": torch.randn(12), "all": torch.randn(4, 12)}
     source, destination = tmp_path / f"v.{ending}", tmp_path / f"w.{ending}"
     save(source, vectors)
     transport_vectors(source, destination, anatomy, gauge, "residual", record(gauge))
@@ -63,13 +64,28 @@ def test_steering_vectors_move_with_the_stream(tmp_path, ending):
 
 
 def save(path, arrays):
-    if path.suffix == ".npz":
+    if path.suffix == ".gguf":
+        writer = gguf.GGUFWriter(path, "controlvector")
+        writer.add_string("controlvector.model_hint", "llama")
+        for name, value in arrays.items():
+            writer.add_tensor(name, value.numpy())
+        written(writer)
+    elif path.suffix == ".npz":
         np.savez(path, **{name: value.numpy() for name, value in arrays.items()})
     else:
         save_file(arrays, path)
 
 
+def written(writer: gguf.GGUFWriter) -> None:
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        write()
+
+
 def load(path):
+    if path.suffix == ".gguf":
+        reader = gguf.GGUFReader(path)
+        assert reader.get_field("controlvector.model_hint").contents() == "llama"
+        return {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in reader.tensors}
     if path.suffix == ".npz":
         return {name: torch.from_numpy(value) for name, value in np.load(path).items()}
     return load_file(path)
@@ -143,6 +159,15 @@ def test_files_that_are_no_artifacts_are_refused(tmp_path):
     (tmp_path / "s.safetensors").write_bytes(b"nothing")
     np.savez(tmp_path / "pickled.npz", value=np.array([{}], dtype=object))
     (tmp_path / "s.pkl").write_bytes(b"")
+    (tmp_path / "s.gguf").write_bytes(b"nothing")
+    quantised = gguf.GGUFWriter(tmp_path / "q.gguf", "controlvector")
+    kind = gguf.GGMLQuantizationType.Q8_0
+    quantised.add_tensor("direction.1", gguf.quants.quantize(np.ones((1, 32), np.float32), kind), raw_dtype=kind)
+    written(quantised)
+    with pytest.raises(InputError, match=r"tensor direction\.1 is Q8_0; expected F32 or F16"):
+        transport_vectors(tmp_path / "q.gguf", tmp_path / "d.gguf", anatomy, gauge, "residual", record(gauge))
+    with pytest.raises(InputError, match="not a GGUF file"):
+        transport_vectors(tmp_path / "s.gguf", tmp_path / "d.gguf", anatomy, gauge, "residual", record(gauge))
     for name, message in (("s.safetensors", "cannot be read"), ("pickled.npz", "cannot be read"), ("s.pkl", "unknown format")):
         destination = tmp_path / f"d{(tmp_path / name).suffix}"
         with pytest.raises(InputError, match=message):

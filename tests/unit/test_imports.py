@@ -21,7 +21,9 @@ ORDER = (
     "fingerprint",
     "gauge",
     "recovery",
+    "redundancy",
     "render",
+    "command",
 )
 RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "schemas", "render"}
 

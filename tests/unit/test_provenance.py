@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+from safetensors import SafetensorError
 
 from normgauge import provenance
 from normgauge.errors import InputError
@@ -31,10 +32,18 @@ def test_atomic_folder_replaces_an_older_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["system", "safetensors"],
+)
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, error):
     with pytest.raises(InputError, match=r"disk full while writing file\.bin"), atomic_path(tmp_path / "file.bin") as temporary:
         temporary.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
     assert list(tmp_path.iterdir()) == []
 
 

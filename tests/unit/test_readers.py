@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import struct
@@ -66,6 +67,9 @@ MALFORMED_SAFETENSORS = {
     "hole": (safetensors_bytes({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)), "tensor b at offset 12 leaves a hole of 4 bytes"),
     "hole at the start": (safetensors_bytes({"a": entry(offsets=(4, 12))}, bytes(12)), "hole of 4 bytes"),
     "truncated payload": (safetensors_bytes({"a": entry()}, bytes(7)), "payload of 7 bytes"),
+    "dtype that is a list": (safetensors_bytes({"a": entry(dtype=["F32"])}, bytes(8)), "dtype ['F32']"),
+    "metadata that are no text": (safetensors_bytes({"__metadata__": {"a": 5}, "a": entry()}, bytes(8)), "safetensors library refuses"),
+    "dimension beyond 64 bits": (safetensors_bytes({"a": entry(shape=(0, 1 << 70), offsets=(0, 0))}, b""), "safetensors library refuses"),
     "bytes after the payload": (safetensors_bytes({"a": entry()}, bytes(9)), "payload of 9 bytes"),
 }
 
@@ -157,6 +161,8 @@ def test_pickled_code_is_refused_and_not_run(tmp_path, container):
         ([torch.zeros(2)], "found list"),
         ({}, "expected a dictionary"),
         ({"a": torch.zeros(2, dtype=torch.complex64)}, "tensor a is stored as torch.complex64"),
+        ({"a": torch.zeros(1).expand(10**7, 10**6)}, "tensor a of shape [10000000, 1000000] is larger than what the file stores"),
+        ({"a": torch.empty(2, device="meta")}, "tensor a of shape [2] is larger than what the file stores"),
     ],
 )
 def test_torch_files_that_are_no_state_dictionaries(tmp_path, content, words):
@@ -169,6 +175,18 @@ def test_truncated_torch_file(tmp_path, keep):
     torch.save(TENSORS, tmp_path / "full")
     (tmp_path / "pytorch_model.bin").write_bytes((tmp_path / "full").read_bytes()[:keep])
     refused(lambda: torch_reader.read(tmp_path), "pytorch_model.bin")
+
+
+def test_damaged_torch_files(tmp_path):
+    """Whatever the unpickler makes of a flipped byte: the file reads, or one line refuses it."""
+    torch.save(TENSORS, tmp_path / "full", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "full").read_bytes()
+    for position in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x41
+        (tmp_path / "pytorch_model.bin").write_bytes(damaged)
+        with contextlib.suppress(InputError):
+            torch_reader.read(tmp_path)
 
 
 def test_sharded_torch_files(tmp_path):
@@ -473,6 +491,15 @@ MALFORMED_CT2 = {
     "size beyond the file": (lambda: one_variable(struct.pack("<BIBI", 1, 1 << 30, 4, 1 << 31)), "truncated: values of a"),
     "dangling alias": (lambda: ct2_bytes(whisper_variables(), aliases=(("a", "b"),)), "alias a of b"),
     "duplicate alias": (lambda: ct2_bytes(whisper_variables(), aliases=(("a", "decoder/activation"),) * 2), "alias a"),
+    "impossible shape": (
+        lambda: one_variable(struct.pack("<B3IBI", 3, 0, *((1 << 32) - 1,) * 2, 4, 0)),
+        "impossible shape [0, 4294967295",
+    ),
+    "setting that is no number": (
+        lambda: with_variable("decoder/pre_norm", np.array(np.nan, np.float32)),
+        "setting decoder/pre_norm is nan",
+    ),
+    "no heads": (lambda: with_variable("encoder/num_heads", np.array(-2, np.int16)), "setting encoder/num_heads is -2"),
     "missing variable": (lambda: without_variable("decoder/layer_0/ffn/linear_1/bias"), "decoder/layer_0/ffn/linear_1/bias missing"),
     "alias of a missing embedding": (
         lambda: without_variable("decoder/embeddings/weight"),

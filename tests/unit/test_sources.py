@@ -1,6 +1,7 @@
 """The model table: every kind of source, every mistake, and the shipped table itself."""
 
 import copy
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def parse(source):
             {"hub": "org/name", "revision": COMMIT, "sha256": {"config.json": DIGEST}},
         ),
         ({"path": "/data/folder"}, LocalSource("/data/folder"), ("local",), {"path": "folder", "revision": "local"}),
+        ({"path": "~/folder"}, LocalSource(os.path.expanduser("~/folder")), ("local",), {"path": "folder", "revision": "local"}),
         ({"path": "folder", "revision": "v2"}, LocalSource("folder", "v2"), ("v2",), {"path": "folder", "revision": "v2"}),
         (
             {"random_init": {"config": "shapes/file.json", "seed": 42}},

@@ -18,10 +18,12 @@ DRAWN_FIGURES = {"draw_figure3", "draw_figure6"}
 
 def test_the_default_tables_are_fewer_than_150_jobs_without_any_option(project: Project) -> None:
     plan = project.plan("all_tables")
-    models = len(yaml.safe_load((ROOT / "config/config.yaml").read_text())["study"]["models"])
+    study = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    models = len(study["study"]["models"])
+    siblings = {model for models in study["gauge"]["aligned"] for model in models} - set(study["study"]["models"])
     assert sum(plan.values()) < 150
     assert plan["compute_fingerprint"] == plan["measure_reinitialised"] == plan["prepare_calibration"] == models
-    assert plan["acquire_checkpoint"] + plan["train_checkpoint"] == models
+    assert plan["acquire_checkpoint"] + plan["train_checkpoint"] == models + len(siblings)
     assert plan.keys() >= TABLES | DRAWN_TABLES
     assert not plan.keys() & DRAWN_FIGURES
 
@@ -136,6 +138,8 @@ def test_models_and_revisions_never_share_a_file(project: Project, tmp_path: Pat
         (["--config", 'study={"models": ["gpt2-nano@seed1"]}'], "it has seed42"),
         (["--config", "capture={'accumulation': 'cov16'}"], "capture.accumulation"),
         (["--config", "calibraton={'sequences': 4}"], "calibraton"),
+        (["--config", "capture={'forward_dtypes': {'float32': []}}"], "capture.forward_dtypes: the group residual"),
+        (["--config", "reinitialised={'forward_dtypes': {'float32': ['schur']}}"], "reinitialised.forward_dtypes: the group residual"),
         (["smoke", "all_tables"], "ask for it without all_tables"),
         (["smoke", "table1_scale"], "ask for it without table1_scale"),
     ],
@@ -151,6 +155,10 @@ def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments:
         ("source: {random_init: {config: none.json, seed: 1}}\n    modality: text\n    calibration: kjv", "none.json is missing"),
         ("source: {hub: a/b, revision: main}\n    modality: text\n    calibration: kjv", "40 lower-case hex digits"),
         ("source: {path: config}\n    modality: text\n    calibration: kjv\n    colour: red", "colour"),
+        (
+            "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [terminal]}}",
+            "capture.forward_dtypes: the group residual",
+        ),
     ],
 )
 def test_a_bad_entry_of_the_model_table_is_one_line(project: Project, tmp_path: Path, entry: str, said: str) -> None:

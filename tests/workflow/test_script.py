@@ -43,6 +43,12 @@ def test_a_defect_keeps_its_traceback_in_both(tmp_path: Path) -> None:
         assert "KeyError: 'a'" in text
 
 
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path / "job.log", "open('/dev/full', 'w', buffering=1).write('x\\n')")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == ["error: disk full: free space and rerun"]
+
+
 def test_scripts_are_offline_unless_they_fetch(tmp_path: Path) -> None:
     assert run(tmp_path / "a.log", "pass").stdout == "1 3\n"
     assert run(tmp_path / "b.log", "pass", ", online=True").stdout == "0 3\n"

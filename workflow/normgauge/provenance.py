@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import hashlib
 import os
 import shutil
@@ -37,12 +38,17 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         if temporary.is_dir() and final.is_dir():
             shutil.rmtree(final)
         os.replace(temporary, final)
-    except OSError as error:
-        if error.errno == 28:  # ENOSPC
+    except Exception as error:
+        if disk_full(error):
             raise InputError(f"disk full while writing {final.name}: free space in {final.parent} and rerun") from error
         raise
     finally:
         _remove(temporary)
+
+
+def disk_full(error: Exception) -> bool:
+    """Whether the error says that no space is left; safetensors passes on the words without the number."""
+    return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
 
 
 def _remove(path: Path) -> None:

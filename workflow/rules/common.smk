@@ -52,6 +52,17 @@ def check_config():
         validate_models(config["models"])
     except InputError as error:
         fail(error)
+    check_residual("capture", config["capture"])
+    check_residual("reinitialised", config["reinitialised"])
+    for model, entry in config["models"].items():
+        check_residual(f"models.{model}.capture", entry.get("capture", {}))
+
+
+def check_residual(where, settings):
+    """Fail unless the group `residual` is captured in some arithmetic: every profile starts at the embedding."""
+    groups = settings.get("forward_dtypes")
+    if groups is not None and not any("residual" in names for names in groups.values()):
+        fail(f"{where}.forward_dtypes: the group residual is in none of {', '.join(groups)}; add it to one")
 
 
 def check_checkpoint(model, revision, where):
@@ -92,12 +103,25 @@ RECOVERED = [pair for item in config["recovery"]["models"] for pair in listed_ch
 SECOND_ROUTE = [
     pair for item in config["recovery"]["second_route"] for pair in listed_checkpoints(item, "recovery.second_route") if pair in RECOVERED
 ]
+# what is measured -> the checkpoints of which it is
+GAUGED = {
+    kind: [pair for item in config["gauge"][key] for pair in listed_checkpoints(item, f"gauge.{key}")]
+    for kind, key in (("equivalence", "models"), ("recovery", "recovered"), ("audit", "audited"), ("transport", "audited"))
+}
+# (model, revision) -> the checkpoints of its shape that it is matched with, as `model@revision`
+ALIGNED = {
+    listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
+    for first, *others in config["gauge"]["aligned"]
+}
+GAUGED["alignment"] = list(ALIGNED)
+GAUGED["holonomy"] = [pair for pair, others in ALIGNED.items() if len(others) > 1]  # a cycle needs three
+COUNTED = [pair for item in config["redundancy"]["models"] for pair in listed_checkpoints(item, "redundancy.models")]
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
 for target in REQUESTED:
     match target.split("/"):
-        case ["results", "packages" | "corpora" | "tables", *_]:
+        case ["results", "packages" | "corpora" | "tables" | "redundancy", *_]:
             pass
         case ["results", model, revision, *_]:
             check_checkpoint(model, revision, target)
@@ -241,6 +265,27 @@ def study_files(*kinds):
 def recovery_files(kind, checkpoints=RECOVERED):
     """This file of every checkpoint whose weights are recovered, or of those given."""
     return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in checkpoints]
+
+
+def gauge_files(kind):
+    """This file of every checkpoint of which it is measured."""
+    return [f"results/{model}/{revision}/gauge/{kind}.parquet" for model, revision in GAUGED[kind]]
+
+
+def aligned_checkpoints(wildcards):
+    names = ALIGNED.get((wildcards.model, wildcards.revision), [])
+    return [f"results/{name.replace('@', '/')}/checkpoint" for name in names]
+
+
+def aligned_configs(wildcards):
+    """By name of the other checkpoints, what their entries lay over the stored config."""
+    return {name: MODELS[name.split("@")[0]].get("config") for name in ALIGNED.get((wildcards.model, wildcards.revision), [])}
+
+
+def counted_names():
+    """What a counted checkpoint is called: its model id, with the revision where there are several of it."""
+    models = [model for model, _ in COUNTED]
+    return [model if models.count(model) == 1 else f"{model}@{revision}" for model, revision in COUNTED]
 
 
 # --- resources and code

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from normgauge.errors import InputError
+from normgauge.provenance import disk_full
 
 
 class _Both:
@@ -60,7 +61,10 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
-        except Exception:
+        except Exception as error:
+            if disk_full(error):
+                print("error: disk full: free space and rerun", file=sys.stderr)
+                sys.exit(1)
             traceback.print_exc(file=log)
             raise
         finally:

@@ -92,6 +92,9 @@ def capture_checkpoint(
 
     Writes `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing.
     """
+    sequences = count_sequences(calibration)
+    if shards > sequences:
+        raise InputError(f"capture.shards {shards}: more than the {sequences} sequences of the calibration, so a shard is empty; lower it")
     checkpoint = open_checkpoint(Path(folder), config_overrides)
     anatomy = describe(checkpoint.config)
     sites = select_sites(anatomy, groups, schur_taps)
@@ -100,7 +103,6 @@ def capture_checkpoint(
     def source() -> Iterable[Batch]:
         return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
 
-    sequences = count_sequences(calibration)
     own = sequences * (shard + 1) // shards - sequences * shard // shards
     steps = -(-own // batch_size)
     label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"

@@ -52,7 +52,7 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
         torch.manual_seed(seed)
         try:
             model = model_class(config)
-        except (ValueError, TypeError, AssertionError, RuntimeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
             raise InputError(f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct the sizes") from error
         if draw_vectors:
             for name, parameter in model.named_parameters():
@@ -70,7 +70,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); a relative path starts at the working directory") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{path}: expected a JSON object with the keys of a transformers configuration")
@@ -89,7 +89,7 @@ def _model_class(settings: dict[str, Any], path: Path) -> tuple[Any, Any]:
         raise InputError(f"{path}: model_type {model_type} is unknown to {known}{near(model_type, CONFIG_MAPPING)}")
     try:
         config = CONFIG_MAPPING[model_type].from_dict(settings)
-    except (StrictDataclassError, ValueError, TypeError) as error:
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: not a configuration of {model_type} ({error})") from error
     if not config.architectures:
         base = MODEL_MAPPING.get(type(config), None)

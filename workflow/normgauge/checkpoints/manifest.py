@@ -23,8 +23,11 @@ _FULL, _HALF = {"F64", "F32"}, {"F16", "BF16"}
 class StoredCheckpoint(Protocol):
     """The part of an opened checkpoint that the manifest reads: tensors by name, and the dtype each is stored in."""
 
-    tensors: Mapping[str, Any]
-    stored: Mapping[str, str]
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+    @property
+    def stored(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True)

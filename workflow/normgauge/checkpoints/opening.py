@@ -85,7 +85,7 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
     if isinstance(keys.get("model"), dict) and "token_embedder" in keys["model"]:
         return SceptrConfig.from_stored(keys)
     family = keys.get("model_type")
-    if family not in FAMILIES or family not in CONFIG_MAPPING:
+    if not isinstance(family, str) or family not in FAMILIES or family not in CONFIG_MAPPING:
         raise InputError(
             f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
         )

@@ -6,6 +6,7 @@ Parsing touches neither the network nor the disk, so a mistake is reported befor
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -203,7 +204,7 @@ def _package(where: str, source: Mapping[str, Any]) -> PackageSource:
 
 def _local(where: str, source: Mapping[str, Any]) -> LocalSource:
     _only(where, source, required=("path",), optional=("revision",))
-    path = _text(f"{where}.path", source["path"])
+    path = os.path.expanduser(_text(f"{where}.path", source["path"]))  # `~` as in a shell
     return LocalSource(path, _match(f"{where}.revision", source.get("revision", "local"), _IDENTIFIER, "a folder name (quote numbers)"))
 
 

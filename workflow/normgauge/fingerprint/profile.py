@@ -18,7 +18,7 @@ def ratios(rows: Sequence[Row]) -> dict[str, float | None]:
 
 
 def behaviour(placement: str, profile: Sequence[float | None], ranks: Sequence[int], embedding_rank: int | None) -> str:
-    """The published classes (seed 003, A.5) of a profile of ratios over X_1..X_L.
+    """The published classes (arXiv 2606.19491, A.5) of a profile of ratios over X_1..X_L.
 
     depth-invariant: at least 1 at every block; intermediate-dip: below 1 somewhere, at least 1 at the output; depth-decreasing: below 1 at
     the output. The hypothesis needs an identity skip, so it does not apply to post-norm encoders. When a block has fewer active

@@ -12,8 +12,8 @@ from normgauge.moments import Moments
 from normgauge.moments.algebra import EPSILON
 
 RECOVERY_LIMIT = 1e-4
-"""The published noise-floor recovery applies when both numbers are smaller than this and of the same sign (seed 003, A.6). When both are
-positive it changes nothing; what it recovers are pairs that rounding made negative."""
+"""The published noise-floor recovery (arXiv 2606.19491, A.6) applies when both numbers are smaller than this and of the same sign. When
+both are positive it changes nothing; what it recovers are pairs that rounding made negative."""
 
 
 def schur_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) -> dict[str, Any]:

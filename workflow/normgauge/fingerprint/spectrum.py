@@ -11,10 +11,10 @@ from normgauge.fingerprint.kernel import NormFacts, alignment, containment
 from normgauge.moments import Moments
 
 ROUNDOFF = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
-"""Spacing of 1 in each forward arithmetic. The published floor is sigma_max eps32 with eps32 = 1.2e-7 (seed 003, A.6)."""
+"""Spacing of 1 in each forward arithmetic. The published floor is sigma_max eps32 with eps32 = 1.2e-7 (arXiv 2606.19491, A.6)."""
 
 MASSIVE = 1e5
-"""sigma_max from which a float32 scatter is refused: its floor, 3e-4 sigma_max, hides the bottom (seed 003, A.4)."""
+"""sigma_max from which a float32 scatter is refused: its floor, 3e-4 sigma_max, hides the bottom (arXiv 2606.19491, A.4)."""
 
 
 def effective_rank(sigma: np.ndarray) -> float:

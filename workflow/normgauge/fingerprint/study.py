@@ -57,7 +57,7 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
     """Rows of schema `fingerprint` for the residual, tap and terminal sites of one measurement.
 
     1/gamma is the site's own norm's where the activation is a norm's output, else the terminal norm's of its stream (a property of training
-    rather than of the architecture: seed 003, A.5). Raises InputError for n <= d and for float32 scatters of massive activations.
+    rather than of the architecture: arXiv 2606.19491, A.5). Raises InputError for n <= d and for float32 scatters of massive activations.
     """
     rows = []
     for site in measurement.sites.values():

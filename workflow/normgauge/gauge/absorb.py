@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 
 from normgauge.anatomy import describe
-from normgauge.anatomy.structure import Anatomy, Norm, Placement, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Norm, Placement
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
+from normgauge.gauge.admissible import norms_on
 
 
 def untied(checkpoint: Checkpoint) -> Checkpoint:
     """The same model with every tied tensor stored on its own, as far as its class allows; the config says so."""
     tied = describe(checkpoint.config)
-    config = copy.deepcopy(checkpoint.config)
-    config.tie_word_embeddings = False
+    config = untied_config(checkpoint.config)
     tensors, stored = dict(checkpoint.tensors), dict(checkpoint.stored)
     for tensor in describe(config).tensors:
         source = tied.tensor(tensor.name).alias_of if tensor.alias_of is None else None
@@ -25,28 +26,44 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
     return Checkpoint(config, tensors, stored, checkpoint.files)
 
 
+def untied_config(config: Any) -> Any:
+    """A copy of the config that ties no tensor."""
+    loose = copy.deepcopy(config)
+    if getattr(loose, "tie_word_embeddings", False):
+        loose.tie_word_embeddings = False
+    return loose
+
+
 def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy) -> Checkpoint:
-    """The same function with every gain on the residual streams equal to one.
+    """The same function with every gain on the primary residual stream equal to one.
 
     The gain g of a norm goes into the maps that it feeds (W -> W diag(g)); the bias b of a LayerNorm becomes b / g. Raises InputError,
     naming the norm, where that changes the function: norms on the stream itself (post-norm, sandwich), hidden states that are the
     model's output, tied weights (see `untied`), a gain of zero under a bias.
     """
+    require_absorbable(anatomy)
+    tensors = dict(checkpoint.tensors)
+    for norm in _absorbed_norms(anatomy):
+        _absorb(anatomy, norm, tensors)
+    return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
+
+
+def require_absorbable(anatomy: Anatomy) -> None:
+    """InputError, naming the norm, where the architecture has no maps for a gain on its primary stream to go into."""
     if anatomy.placement not in (Placement.PRE, Placement.PARALLEL):
         raise InputError(
             f"{anatomy.architecture}: its norms ({anatomy.placement}) write the residual stream, which has no map to absorb their gains; "
             f"use signed permutations"
         )
-    residual = {space.name for space in anatomy.spaces if space.kind == SpaceKind.RESIDUAL}
-    tensors = dict(checkpoint.tensors)
-    for norm in anatomy.norms:
-        if norm.space in residual and norm.gain:
-            _absorb(anatomy, norm, tensors)
-    return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
+    for norm in _absorbed_norms(anatomy):
+        _check_readers(anatomy, norm)
+
+
+def _absorbed_norms(anatomy: Anatomy) -> list[Norm]:
+    return [norm for norm in norms_on(anatomy, anatomy.primary_stack.space) if norm.gain]
 
 
 def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor]) -> None:
-    _check_readers(anatomy, norm)
     assert norm.gain is not None
     stored = tensors[norm.gain]
     gain = stored.double() + norm.gain_offset
@@ -57,18 +74,27 @@ def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor]) -> N
                 f"norm {norm.name}: {int((gain == 0).sum())} gains are zero, so its bias cannot be divided by them; keep its gains"
             )
         tensors[norm.bias] = (bias.double() / gain).to(bias.dtype)
+    scale_readers(anatomy, norm, tensors, gain)
+    tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
+
+
+def scale_readers(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], factors: torch.Tensor) -> None:
+    """Multiply what the norm's maps read of each coordinate by its factor, float64 (size,), in place of their weights."""
     for name in dict.fromkeys(item.weight for item in anatomy.maps if item.name in norm.feeds):
         weight = tensors[name]
         axis = next(item.input_axis for item in anatomy.maps if item.weight == name)
         shape = [1] * weight.ndim
-        shape[axis] = len(gain)
-        tensors[name] = (weight.double() * gain.reshape(shape)).to(weight.dtype)
-    tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
+        shape[axis] = len(factors)
+        tensors[name] = (weight.double() * factors.reshape(shape)).to(weight.dtype)
+
+
+def returns_hidden_states(anatomy: Anatomy) -> bool:
+    """Whether the class has no head: the last norm's output leaves the model."""
+    return anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith("LMHeadModel")
 
 
 def _check_readers(anatomy: Anatomy, norm: Norm) -> None:
-    bare = anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith("LMHeadModel")
-    if not norm.feeds or (bare and norm.name == anatomy.primary_stack.terminal_norm):
+    if not norm.feeds or (returns_hidden_states(anatomy) and norm.name == anatomy.primary_stack.terminal_norm):
         raise InputError(
             f"norm {norm.name}: its output leaves {anatomy.architecture}, or is read by no map alone, so nothing can absorb its gain; "
             f"take the class with its head"

@@ -2,58 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from normgauge.anatomy.structure import Anatomy, Site
+from normgauge.calibration.batches import Batch
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
-from normgauge.gauge.equivalence import deviation
+from normgauge.gauge.admissible import random_gauge
+from normgauge.gauge.equivalence import Deviation, deviation_from, recorded_outputs
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.recorded import UNITS, space_of
+from normgauge.gauge.transform import transformed
 
 Inputs = Mapping[str, torch.Tensor]
+LOGITS = ("logits", "prediction_logits")
 
 
-def audit_rows(
-    source: torch.nn.Module,
-    target: torch.nn.Module,
-    anatomy: Anatomy,
-    gauge: Gauge,
-    site: Site,
-    inputs: Sequence[Inputs],
-    top: int,
-    seed: int,
-) -> list[dict[str, Any]]:
-    """One row (schema `gauge_audit`) per kind of coordinate-indexed claim at a residual site, between a model and its gauged copy.
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """A way to name coordinates of a space: the `scores` (d,) whose largest are named, and the site at which they were taken."""
 
-    `inputs`: two batches at least; the direction is the difference of the means of the first half of them and of the second. Raises
-    InputError for fewer batches, a site that is no block's output, or more than the site's coordinates asked for.
-    """
-    if len(inputs) < 2:
-        raise InputError(f"audit: {len(inputs)} batches of inputs, expected two at least for a difference of means; give more")
-    if not 0 < top <= site.width:
-        raise InputError(f"audit: top {top} of {site.width} coordinates; expected between 1 and the width")
-    element = gauge.on_space(anatomy, anatomy.stack(site.stack).space)
-    if not isinstance(element, Monomial):
-        raise InputError(f"audit: the gauge does not permute the stream of {site.id}; use a signed permutation of it")
-    found = deviation(source, target, anatomy, gauge, inputs)
-    claims = [_claims(model, site, inputs) for model in (source, target)]
+    name: str
+    site: Site
+    space: str
+    scores: torch.Tensor
+
+
+def audit_rows(checkpoint: Checkpoint, anatomy: Anatomy, batches: Sequence[Batch], seeds: Sequence[int], top: int) -> list[dict[str, Any]]:
+    """Rows of schema `gauge_audit`: per seed and kind of claim, a float32 model against its copy under a recorded gauge of its primary
+    stream and of the feed-forward units in its middle block, where all claims are made."""
+    site = middle_site(anatomy)
+    inputs = [batch.inputs for batch in batches]
+    source = build_model(checkpoint, "float32")
+    recorded, claims = recorded_outputs(source, inputs), claims_of(source, anatomy, site, inputs)
+    del source
     rows = []
-    for name, scores in claims[0].items():
-        raw = scores.topk(top).indices
-        moved = claims[1][name].topk(top).indices
+    for seed in seeds:
+        gauge = without_scales(random_gauge(anatomy, seed, tuple(dict.fromkeys(claim.space for claim in claims))))
+        target = build_model(transformed(checkpoint, anatomy, gauge), "float32")
+        found = deviation_from(recorded, target, anatomy, gauge)
+        rows += compared(claims, claims_of(target, anatomy, site, inputs), gauge, found, top, seed)
+    return rows
+
+
+def without_scales(gauge: Gauge) -> Gauge:
+    """The signed permutations inside a gauge of monomials: scales would change how active a unit is."""
+    elements = {name: element for name, element in gauge.elements.items() if isinstance(element, Monomial)}
+    return Gauge({name: Monomial(element.target, np.sign(element.factors)) for name, element in elements.items()})
+
+
+def middle_site(anatomy: Anatomy) -> Site:
+    """The output of the primary stack's middle block."""
+    stack = anatomy.primary_stack
+    block = (len(stack.blocks) + 1) // 2
+    return next(site for site in anatomy.sites if (site.stack, site.block, site.tap) == (stack.name, block, "output"))
+
+
+def compared(claims: Sequence[Claim], moved: Sequence[Claim], gauge: Gauge, found: Deviation, top: int, seed: int) -> list[dict[str, Any]]:
+    """Claims of a model against those of its gauged copy, in the same order. Raises InputError where more coordinates are to be named
+    than there are, or where the gauge does not permute them."""
+    rows = []
+    for before, after in zip(claims, moved, strict=True):
+        element = gauge.elements.get(before.space)
+        if not isinstance(element, Monomial):
+            raise InputError(f"audit: the gauge does not permute {before.space}; use a signed permutation of it")
+        if not 0 < top <= element.size:
+            raise InputError(f"audit: top {top} of {element.size} coordinates at {before.site.id}; expected between 1 and their number")
+        raw, names = (claim.scores.topk(top).indices for claim in (before, after))
         rows.append(
             {
-                "claim": name,
-                "site": site.id,
+                "claim": before.name,
+                "site": before.site.id,
                 "seed": seed,
                 "top": top,
-                "width": site.width,
-                "raw_overlap": _overlap(raw, moved),
-                "mapped_overlap": _overlap(torch.from_numpy(element.target[raw.numpy()]), moved),
-                "chance": top / site.width,
+                "width": element.size,
+                "raw_overlap": _overlap(raw, names),
+                "mapped_overlap": _overlap(torch.from_numpy(element.target[raw.numpy()]), names),
+                "chance": top / element.size,
                 "relative_deviation": found.relative,
             }
         )
@@ -64,50 +96,64 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> float:
     return float(torch.isin(first, second).double().mean())
 
 
-def _claims(model: torch.nn.Module, site: Site, inputs: Sequence[Inputs]) -> dict[str, torch.Tensor]:
-    """By kind of claim, the score (d,) by which coordinates are named: the largest are the claim."""
-    states, attributions = zip(*(_state_and_attribution(model, site, batch) for batch in inputs), strict=True)
-    half = len(states) // 2
-    means = [torch.cat([state.reshape(-1, site.width) for state in part]).mean(0) for part in (states[:half], states[half:])]
-    every = torch.cat([state.reshape(-1, site.width) for state in states])
-    return {
-        "attribution": torch.stack(attributions).sum(0).abs(),
-        "active neurons": every.abs().mean(0),
-        "difference of means": (means[1] - means[0]).abs(),
-    }
+def claims_of(model: torch.nn.Module, anatomy: Anatomy, site: Site, inputs: Sequence[Inputs]) -> list[Claim]:
+    """What a model's coordinates would be named for at a block's output, and its feed-forward units in that block.
 
-
-def _state_and_attribution(model: torch.nn.Module, site: Site, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """The activations at a block's output, and gradient times activation summed over positions (d,), both float64.
-
-    The gradient is of the log-probability of the class that the model itself finds likeliest, at every position.
+    The difference of means is that between the first half of the batches and the second. Raises InputError for fewer than two batches, or
+    a site that is no block's output.
     """
+    if len(inputs) < 2:
+        raise InputError(f"audit: {len(inputs)} batches of inputs, expected two at least for a difference of means; give more")
     if site.hook != "output":
         raise InputError(f"audit: site {site.id} is a module's input; choose the output of a block")
-    seen: list[torch.Tensor] = []
+    inner = next(each for each in anatomy.sites if (each.stack, each.block, each.tap) == (site.stack, site.block, UNITS))
+    passes = [_observed(model, site, inner, batch) for batch in inputs]
+    states, attributions, units = ([each[part] for each in passes] for part in range(3))
+    half = len(states) // 2
+    means = [torch.cat(part).mean(0) for part in (states[:half], states[half:])]
+    stream = anatomy.stack(site.stack).space
+    return [
+        Claim("attribution", site, stream, torch.stack(attributions).sum(0).abs()),
+        Claim("active coordinates", site, stream, torch.cat(states).abs().mean(0)),
+        Claim("difference of means", site, stream, (means[1] - means[0]).abs()),
+        Claim("active feed-forward units", inner, space_of(anatomy, inner), torch.cat(units).abs().mean(0)),
+    ]
+
+
+def _observed(model: torch.nn.Module, site: Site, inner: Site, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of one forward pass, in float64: the activations (n, d) at a block's output, gradient times activation summed over positions (d,),
+    and the feed-forward units (n, units).
+
+    The gradient is of the log-probability of the class that the model itself finds likeliest, at every position; of half the squared
+    length of the last hidden state for a class without a head.
+    """
+    seen: dict[str, torch.Tensor] = {}
 
     def follow(_module: torch.nn.Module, _arguments: Any, output: Any) -> Any:
         state = (output[0] if isinstance(output, tuple) else output).detach().requires_grad_(True)
-        seen.append(state)
+        seen["state"] = state
         return (state, *output[1:]) if isinstance(output, tuple) else state
 
-    handle = model.get_submodule(site.module).register_forward_hook(follow)
+    def keep(_module: torch.nn.Module, arguments: Any) -> None:
+        seen["units"] = arguments[0].detach()
+
+    handles = [
+        model.get_submodule(site.module).register_forward_hook(follow),
+        model.get_submodule(inner.module).register_forward_pre_hook(keep),
+    ]
     try:
         with torch.enable_grad():
-            logits = _with_logits(model)(**inputs).double()
-            likeliest = logits.log_softmax(-1).amax(-1).sum()
-            (gradient,) = torch.autograd.grad(likeliest, seen[-1])
+            (gradient,) = torch.autograd.grad(_objective(model(**inputs)), seen["state"])
     finally:
-        handle.remove()
-    state = seen[-1].detach().double()
-    return state, (state * gradient.double()).reshape(-1, site.width).sum(0)
+        for handle in handles:
+            handle.remove()
+    state = seen["state"].detach().double().reshape(-1, site.width)
+    attribution = (state * gradient.double().reshape(-1, site.width)).sum(0)
+    return state, attribution, seen["units"].double().reshape(-1, inner.width)
 
 
-def _with_logits(model: torch.nn.Module) -> Callable[..., torch.Tensor]:
-    def run(**inputs: torch.Tensor) -> torch.Tensor:
-        found = model(**inputs)
-        if getattr(found, "logits", None) is None:
-            raise InputError(f"audit: {type(model).__name__} gives no logits to attribute; take the class with its head")
-        return found.logits
-
-    return run
+def _objective(found: Any) -> torch.Tensor:
+    for name in LOGITS:
+        if getattr(found, name, None) is not None:
+            return getattr(found, name).double().log_softmax(-1).amax(-1).sum()
+    return found.last_hidden_state.double().square().sum() / 2

@@ -107,23 +107,40 @@ def run_site_activations(model: torch.nn.Module, sites: Sequence[Site], batches:
 
 
 def correlate_sites(
-    source: torch.nn.Module, target: torch.nn.Module, sites: Sequence[Site], batches: Sequence[Batch], samples: int | None = None
+    source: torch.nn.Module, target: torch.nn.Module, sites: Sequence[Site], batches: Sequence[Batch]
 ) -> Mapping[str, CrossCorrelation]:
-    """Correlations of two models of one class at every site, over the same batches. One batch's activations are held at a time.
-
-    `samples`: take only the first so many of each site; InputError when there are fewer.
-    """
+    """Correlations of two models of one class at every site, over the same batches. One batch's activations are held at a time."""
     found = {site.id: CrossCorrelation(site.width) for site in sites}
     for first, second in zip(run_site_activations(source, sites, batches), run_site_activations(target, sites, batches), strict=True):
         for name, correlation in found.items():
-            left = None if samples is None else samples - correlation.n
             try:
-                correlation.update(first[name][:left], second[name][:left])
+                correlation.update(first[name], second[name])
             except InputError as error:
                 raise InputError(f"site {name}: {error}") from error
-        if samples is not None and all(correlation.n == samples for correlation in found.values()):
+    return found
+
+
+def site_activations(model: torch.nn.Module, sites: Sequence[Site], batches: Iterable[Batch], samples: int) -> dict[str, torch.Tensor]:
+    """The first `samples` activations of every site, (samples, width), by site id, all held.
+
+    Batches are run until every site has as many; raises InputError naming the site that has not.
+    """
+    kept: dict[str, list[torch.Tensor]] = {site.id: [] for site in sites}
+    counts = dict.fromkeys(kept, 0)
+    for found in run_site_activations(model, sites, batches):
+        for name, rows in found.items():
+            kept[name].append(rows[: samples - counts[name]])
+            counts[name] += len(kept[name][-1])
+        if min(counts.values()) == samples:
             break
-    for name, correlation in found.items():
-        if samples is not None and correlation.n < samples:
-            raise InputError(f"site {name}: {correlation.n} samples in the probes, {samples} asked for; give more probes")
+    for name, count in counts.items():
+        if count < samples:
+            raise InputError(f"site {name}: {count} samples in the probes, {samples} asked for; give more probes")
+    return {name: torch.cat(parts) for name, parts in kept.items()}
+
+
+def correlate(source: torch.Tensor, target: torch.Tensor) -> CrossCorrelation:
+    """The correlation of two whole sets of activations, (m, d) each."""
+    found = CrossCorrelation(source.shape[-1])
+    found.update(source, target)
     return found

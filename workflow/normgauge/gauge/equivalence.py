@@ -18,6 +18,8 @@ CONTROL_FACTOR = 1e3  # a gauge outside the group must deviate by this many tole
 INTERNAL = ("past_key_values", "hidden_states", "attentions", "loss")
 
 Inputs = Iterable[Mapping[str, torch.Tensor]]
+Recorded = tuple[Mapping[str, torch.Tensor], dict[str, torch.Tensor]]
+"""Inputs and the outputs that a model gave on them."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,25 @@ def moved_outputs(found: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Ga
     return moved
 
 
+def recorded_outputs(model: torch.nn.Module, batches: Inputs) -> list[Recorded]:
+    """A model's outputs on every batch beside the batch, so that it need not be in memory when another one is compared with it."""
+    return [(inputs, outputs(model, inputs)) for inputs in batches]
+
+
 def deviation(reference: torch.nn.Module, other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge, batches: Inputs) -> Deviation:
     """How far `other`, the gauged model, is from `reference` over all batches.
 
     Raises InputError when a field of the reference holds only zeros or is not finite: nothing can be compared then.
     """
+    return deviation_from(recorded_outputs(reference, batches), other, anatomy, gauge)
+
+
+def deviation_from(recorded: Iterable[Recorded], other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge) -> Deviation:
+    """The same from the reference's recorded outputs."""
     largest: dict[str, float] = {}
     scale: dict[str, float] = {}
-    for inputs in batches:
-        expected = moved_outputs(outputs(reference, inputs), anatomy, gauge)
+    for inputs, reference in recorded:
+        expected = moved_outputs(reference, anatomy, gauge)
         found = outputs(other, inputs)
         for name, value in expected.items():
             if not value.isfinite().all() or not value.any():
@@ -77,14 +89,16 @@ def deviation(reference: torch.nn.Module, other: torch.nn.Module, anatomy: Anato
     return Deviation(max(largest.values()), max(largest[name] / scale[name] for name in largest))
 
 
-def equivalence_row(group: str, admissible: bool, seed: int, forward_dtype: str, found: Deviation) -> dict[str, Any]:
+def equivalence_row(group: str, admissible: bool, seed: int, forward_dtype: str, parameters: str, found: Deviation) -> dict[str, Any]:
     """One row of schema `equivalence`."""
     return {
         "group": group,
         "admissible": admissible,
         "seed": seed,
         "forward_dtype": forward_dtype,
+        "parameters": parameters,
         "max_abs_deviation": found.max_abs,
         "relative_deviation": found.relative,
+        "tolerance": TOLERANCES[forward_dtype],
         "passed": found.unchanged(forward_dtype) if admissible else found.changed(forward_dtype),
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,10 +82,13 @@ class HeadMatching:
     gauge: AttentionGauge
     scores: np.ndarray
     margins: np.ndarray
+    samples: int
+    seconds: float
 
 
 def match_heads(correlation: HeadCorrelation, groups: int) -> HeadMatching:
     """Match heads within matched key/value groups, then fit each group's value map by least squares."""
+    started = time.perf_counter()
     source, target, cross = correlation.centred()
     heads, size = correlation.heads, correlation.size
     repeats = heads // groups
@@ -104,7 +109,29 @@ def match_heads(correlation: HeadCorrelation, groups: int) -> HeadMatching:
     others = scores.copy()
     others[np.arange(heads), order] = -np.inf
     margins = scores[np.arange(heads), order] - np.maximum(others.max(1), others.max(0)[order])
-    return HeadMatching(AttentionGauge(group_order, head_order, np.tile(np.eye(size), (groups, 1, 1)), maps), scores, margins)
+    gauge = AttentionGauge(group_order, head_order, np.tile(np.eye(size), (groups, 1, 1)), maps)
+    return HeadMatching(gauge, scores, margins, correlation.n, time.perf_counter() - started)
+
+
+def head_recovery_row(site: str, seed: int, found: HeadMatching, truth: AttentionGauge) -> dict[str, Any]:
+    """One row of schema `gauge_recovery`: matched heads and fitted value maps against the layer's gauge. Signs are part of the maps."""
+    right = found.gauge.mixed.order == truth.mixed.order
+    return {
+        "site": site,
+        "part": "heads",
+        "width": len(right),
+        "seed": seed,
+        "tokens": found.samples,
+        "method": "canonical correlation",
+        "permutation_accuracy": float(right.mean()),
+        "sign_accuracy": None,
+        "uncertain": float((found.margins <= 0).mean()),
+        "certain_accuracy": float(right[found.margins > 0].mean()) if (found.margins > 0).any() else None,
+        "map_error": float(np.abs(found.gauge.value_maps - truth.value_maps).max() / np.abs(truth.value_maps).max()),
+        "min_margin": float(found.margins.min()),
+        "certified": False,
+        "seconds": found.seconds,
+    }
 
 
 def _value_map(source: np.ndarray, cross: np.ndarray, order: np.ndarray, heads: range) -> np.ndarray:

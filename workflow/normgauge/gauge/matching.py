@@ -7,6 +7,7 @@ negative entry of its row, which a maximum of C avoids.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,6 +23,10 @@ GREEDY_FROM = 8192  # coordinates from which rows are restricted to their best c
 CANDIDATES = 200
 DEVIATIONS = 3.0  # standard errors by which a match must beat its rivals to be certain
 LARGEST = 1 - 1e-6  # a correlation beyond this is one up to float32 rounding
+
+
+Solver = Callable[[np.ndarray], tuple[np.ndarray, str, bool]]
+"""From a (d, d) score: the target of each row, the method's name, and whether the assignment is proven optimal."""
 
 
 class Cost(StrEnum):
@@ -49,21 +54,26 @@ class Matching:
     seconds: float
 
 
-def match(correlation: CrossCorrelation, cost: Cost = Cost.ABSOLUTE) -> Matching:
-    """Match the coordinates of two spaces of one width. Raises InputError with fewer than four samples."""
+def match(correlation: CrossCorrelation, cost: Cost = Cost.ABSOLUTE, solver: Solver | None = None) -> Matching:
+    """Match the coordinates of two spaces of one width, with `assign` or another solver. Raises InputError with fewer than four samples."""
     constant = correlation.constant()
-    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], cost)
+    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], cost, solver)
 
 
 def match_matrix(
-    matrix: np.ndarray, samples: int, source_constant: np.ndarray, target_constant: np.ndarray, cost: Cost = Cost.ABSOLUTE
+    matrix: np.ndarray,
+    samples: int,
+    source_constant: np.ndarray,
+    target_constant: np.ndarray,
+    cost: Cost = Cost.ABSOLUTE,
+    solver: Solver | None = None,
 ) -> Matching:
     """The same from the (d, d) correlations of `samples` samples and the coordinates known to be constant."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
         raise InputError(f"correlations of shape {list(matrix.shape)}: expected a square matrix of finite numbers; mend the activations")
     started = time.perf_counter()
     score = np.abs(matrix) if cost == Cost.ABSOLUTE else matrix
-    target, method, certified = assign(score)
+    target, method, certified = (solver or assign)(score)
     seconds = time.perf_counter() - started
     rows = np.arange(len(matrix))
     best = score[rows, target]
@@ -91,9 +101,14 @@ def assign(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
     if len(np.unique(target)) == len(score):
         return target, "row argmax", True
     if len(score) >= GREEDY_FROM:
-        return greedy(score, CANDIDATES), "greedy", False
+        return assign_greedily(score)
     _, target, _ = lap.lapjvs(-score.astype(np.float32), extend_cost=False, jvx_like=False)
     return target, "lapjvs", False
+
+
+def assign_greedily(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
+    """The same by `greedy` among each row's 200 best."""
+    return greedy(score, CANDIDATES), "greedy", False
 
 
 def greedy(score: np.ndarray, candidates: int) -> np.ndarray:
@@ -101,13 +116,14 @@ def greedy(score: np.ndarray, candidates: int) -> np.ndarray:
     size = len(score)
     count = min(candidates, size)
     columns = np.argpartition(-score, count - 1, axis=1)[:, :count]
-    values = np.take_along_axis(score, columns, 1).ravel()
-    order = np.argsort(-values, kind="stable")
-    target, taken = np.full(size, -1), np.zeros(size, dtype=bool)
-    for pair in order:
-        row, column = pair // count, columns.ravel()[pair]
+    order = np.argsort(-np.take_along_axis(score, columns, 1).ravel(), kind="stable")
+    target, taken, left = np.full(size, -1), np.zeros(size, dtype=bool), size
+    for row, column in zip((order // count).tolist(), columns.ravel()[order].tolist(), strict=True):
         if target[row] < 0 and not taken[column]:
             target[row], taken[column] = column, True
+            left -= 1
+            if not left:
+                break
     for row in np.flatnonzero(target < 0):
         free = np.flatnonzero(~taken)
         target[row] = free[score[row, free].argmax()]
@@ -122,17 +138,25 @@ def _rivals(score: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.maximum(others.max(1), others.max(0)[target])
 
 
-def recovery_row(site: str, seed: int, found: Matching, truth: Monomial) -> dict[str, Any]:
-    """One row of schema `gauge_recovery`: a matching against the gauge that was applied."""
+def recovery_row(site: str, seed: int, found: Matching, truth: Monomial, part: str = "residual") -> dict[str, Any]:
+    """One row of schema `gauge_recovery`: a matching against the gauge that was applied to this part of the model."""
     if truth.size != found.gauge.size:
         raise InputError(f"site {site}: matched {found.gauge.size} coordinates, the recorded gauge has {truth.size}; use its own model")
+    right = found.gauge.target == truth.target
+    same_sign = np.sign(found.gauge.factors) == np.sign(truth.factors)
+    certain = ~found.uncertain
     return {
         "site": site,
+        "part": part,
+        "width": truth.size,
         "seed": seed,
         "tokens": found.samples,
         "method": found.method,
-        "permutation_accuracy": float((found.gauge.target == truth.target).mean()),
-        "sign_accuracy": float((found.gauge.factors == truth.factors).mean()),
+        "permutation_accuracy": float(right.mean()),
+        "sign_accuracy": float(same_sign.mean()),
+        "uncertain": float(found.uncertain.mean()),
+        "certain_accuracy": float((right & same_sign)[certain].mean()) if certain.any() else None,
+        "map_error": float(np.abs(found.gauge.factors / truth.factors - 1)[right & certain].max(initial=0)),
         "min_margin": float(found.margins.min()),
         "certified": found.certified,
         "seconds": found.seconds,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normgauge.anatomy.structure import Anatomy, NormKind, Placement, Role
+from normgauge.anatomy.structure import Anatomy, NormKind, Placement, Role, SpaceKind
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on, scale_tensors
 
@@ -32,21 +32,27 @@ def null_line_axes(anatomy: Anatomy, space: str) -> dict[str, int]:
     """The tensors that may be shifted, and which of their axes is the stream.
 
     Left out are norm biases and what passes an activation (they do not write the stream itself), and tables that a readout is tied to.
-    Raises InputError, with the reason, where the stream is read by anything but a LayerNorm.
+    Where norms write the stream (post-norm), what enters a sum that a norm reads at once may be shifted: the output maps of the sublayers,
+    and the tables where a norm follows them. Raises InputError, with the reason, where the stream is read by anything but a LayerNorm.
     """
-    if anatomy.placement not in (Placement.PRE, Placement.PARALLEL):
-        raise InputError(f"{anatomy.architecture}: {space} is itself the output of norms ({anatomy.placement}); it has no null line")
     for norm in norms_on(anatomy, space):
         if norm.kind != NormKind.LAYER_NORM:
             raise InputError(f"{anatomy.architecture}: {norm.name} is an {norm.kind}, which keeps the mean; only LayerNorm has a null line")
-    for item in anatomy.maps:
-        if item.reads == space and item.norm is None:
-            raise InputError(f"{anatomy.architecture}: {item.name} reads {space} without one LayerNorm; it has no null line")
+    post = anatomy.placement == Placement.POST
+    bare = next((item.name for item in anatomy.maps if item.reads == space and item.norm is None), None)
+    if bare and not post:
+        raise InputError(f"{anatomy.architecture}: {bare} reads {space} without one LayerNorm; it has no null line")
     if scales := scale_tensors(anatomy, space):
         raise InputError(f"{anatomy.architecture}: {scales[0]} scales what is written to {space}; it has no null line in its weights")
     skipped = {norm.bias for norm in anatomy.norms}
     skipped |= {name for item in anatomy.maps if item.activation for name in (item.weight, item.bias)}
     skipped |= {tensor.alias_of for tensor in anatomy.tensors}
+    if post:
+        sublayer = {SpaceKind.VALUE, SpaceKind.FFN}
+        skipped |= {name for item in anatomy.maps if anatomy.space(item.reads).kind not in sublayer for name in (item.weight, item.bias)}
+        if bare:
+            written = {name for item in anatomy.maps for name in (item.weight, item.bias)}
+            skipped |= {tensor.name for tensor in anatomy.tensors} - written
     return {
         tensor.name: number
         for tensor in anatomy.tensors

@@ -96,9 +96,10 @@ class Moments:
         """Singular values below this are rounding of the accumulation.
 
         A scatter matrix carries eps sigma_max^2 in its eigenvalues, hence sqrt(eps) sigma_max; the orthogonal factor d eps sigma_max.
+        The first is a size and no bound (an exact kernel comes out above it now and then), so twice that.
         """
         epsilon = EPSILON[self.method]
-        return sigma_max * (self.d * epsilon if self.method == "tsqr64" else float(np.sqrt(epsilon)))
+        return sigma_max * (self.d * epsilon if self.method == "tsqr64" else 2.0 * float(np.sqrt(epsilon)))
 
 
 def merge(a: Moments, b: Moments) -> Moments:

@@ -7,11 +7,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from normgauge.errors import InputError
-from normgauge.render import figures, recovery, style
+from normgauge.render import figures, gauge, recovery, redundancy, style
 from normgauge.schemas import fingerprint as fingerprint_schemas
+from normgauge.schemas import gauge as gauge_schemas
 from normgauge.schemas import recovery as recovery_schemas
+from normgauge.schemas import redundancy as redundancy_schemas
 
-STUDIES = ((fingerprint_schemas.tables, figures.DRAWINGS), (recovery_schemas.tables, recovery.DRAWINGS))
+STUDIES = (
+    (fingerprint_schemas.tables, figures.DRAWINGS),
+    (recovery_schemas.tables, recovery.DRAWINGS),
+    (gauge_schemas.tables, gauge.DRAWINGS),
+    (redundancy_schemas.tables, redundancy.DRAWINGS),
+)
 """The tables of each study, and what draws each of them."""
 
 

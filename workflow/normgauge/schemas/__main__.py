@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from normgauge.schemas import fingerprint, gauge, inputs, recovery
+from normgauge.schemas import fingerprint, gauge, inputs, recovery, redundancy
 
-STUDIES = (inputs, fingerprint, recovery, gauge)
+STUDIES = (inputs, fingerprint, recovery, gauge, redundancy)
 
 DICTIONARY_HEADER = """# Data dictionary
 

@@ -38,7 +38,7 @@ _SPECTRUM = (
     ("raw_cos_ones", FLOAT, "!cos_ones of the uncentred activations"),
     ("ratio_to_embedding", FLOAT, "sigma_active_min over the embedding's; null when either is null"),
     ("forward_floor", FLOAT, "!raw_sigma_max times the unit roundoff of the forward pass", "activation"),
-    ("accumulator_floor", FLOAT, "!sigma_max times sqrt(eps) of a covariance accumulator, or d eps of the orthogonal one", "activation"),
+    ("accumulator_floor", FLOAT, "!sigma_max times 2 sqrt(eps) of a covariance accumulator, or d eps of the orthogonal one", "activation"),
     ("flags", STRINGS, "!what limits the row; the flags are listed in docs/method.md"),
 )
 

@@ -57,6 +57,6 @@ def empty_model(config: Any, dtype: torch.dtype) -> nn.Module:
     try:
         with precise, init_empty_weights(include_buffers=False), no_init_weights():
             return new_model(config, dtype)
-    except (ValueError, TypeError, KeyError, AssertionError, RuntimeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"config.json: {config.architectures[0]} refuses these settings ({reason}); mend the config") from error

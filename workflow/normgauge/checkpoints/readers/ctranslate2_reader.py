@@ -109,7 +109,10 @@ def _variable(cursor: Cursor) -> tuple[str, torch.Tensor]:
             f"{cursor.path}: variable {name} holds {size} bytes, {dtype} {list(shape)} needs {math.prod(shape) * dtype.itemsize}"
         )
     values = bytearray(cursor.take(size, f"values of {name}"))  # a copy: variables are not aligned in the file
-    return name, torch.frombuffer(values, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+    try:
+        return name, torch.frombuffer(values, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+    except RuntimeError as error:  # strides beyond 64 bits, though a dimension of 0 leaves no values
+        raise InputError(f"{cursor.path}: variable {name} has the impossible shape {list(shape)}; the file is malformed") from error
 
 
 def stored_config(folder: Path) -> dict[str, Any]:
@@ -156,7 +159,16 @@ def _variable_shape(path: Path, variables: dict[str, torch.Tensor], name: str, r
 
 def _setting(path: Path, variables: dict[str, torch.Tensor], name: str) -> int:
     _variable_shape(path, variables, name, 0)
-    return int(variables[name])
+    value = _whole(path, name, variables[name])
+    if value < 1:
+        raise InputError(f"{path}: setting {name} is {value}, expected at least 1; the file is malformed")
+    return value
+
+
+def _whole(path: Path, name: str, value: torch.Tensor) -> int:
+    if value.is_floating_point() and not value.isfinite():
+        raise InputError(f"{path}: setting {name} is {value.item()}, expected a whole number; the file is malformed")
+    return int(value)
 
 
 def _layers(variables: dict[str, torch.Tensor], stack: str) -> int:
@@ -186,7 +198,7 @@ def _check_settings(path: Path, variables: dict[str, torch.Tensor]) -> None:
         if tensor.ndim and tensor.dtype not in STORED:
             raise InputError(f"{path}: variable {name} is stored as {tensor.dtype}; quantised CTranslate2 weights are not supported")
     for name in [name for name, tensor in variables.items() if tensor.ndim == 0]:
-        value = int(variables.pop(name))
+        value = _whole(path, name, variables.pop(name))
         if REQUIRED_SETTINGS.get(name, value) != value:
             raise InputError(f"{path}: setting {name} is {value}, expected {REQUIRED_SETTINGS[name]}: not a transformers Whisper model")
         if name not in REQUIRED_SETTINGS and name not in IGNORED_SETTINGS and not name.endswith("/num_heads"):

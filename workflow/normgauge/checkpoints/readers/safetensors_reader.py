@@ -12,6 +12,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from normgauge.checkpoints.readers import Weights, check_shard, read_json, shards
@@ -46,9 +48,16 @@ def read(folder: Path) -> Weights:
         headers = {path: check_header(path) for path in expected}
         for path, header in headers.items():
             check_shard(path, expected[path], set(header), INDEX)
-    tensors = {name: tensor for path in headers for name, tensor in load_file(path).items()}
+    tensors = {name: tensor for path in headers for name, tensor in _load(path).items()}
     stored = {name: entry["dtype"] for header in headers.values() for name, entry in header.items()}
     return Weights(tensors, stored, tuple(headers))
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:  # what the library wants of a header beyond our checks, such as text alone in __metadata__
+        raise InputError(f"{path}: the safetensors library refuses the file ({error}); the file is malformed") from error
 
 
 def check_header(path: Path) -> dict[str, dict[str, Any]]:
@@ -105,7 +114,7 @@ def _check_entry(path: Path, name: str, entry: Any) -> None:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise InputError(f"{path}: tensor {name} must have exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in ITEM_SIZES:
+    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
         raise InputError(f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(ITEM_SIZES)}; store the weights unquantised")
     if not _counts(shape):
         raise InputError(f"{path}: tensor {name} has shape {shape}; expected non-negative integers")

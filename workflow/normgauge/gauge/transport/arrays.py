@@ -1,26 +1,34 @@
-"""Named arrays in safetensors or npz files: read, moved one by one, written in the same format."""
+"""Named arrays in safetensors, npz or GGUF files: read, moved one by one, written in the same format."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from gguf.constants import GGMLQuantizationType
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from normgauge.anatomy.structure import Anatomy
+from normgauge.checkpoints.readers.gguf_reader import check_header
 from normgauge.errors import InputError
+from normgauge.gauge.groups import HeadMap, Monomial, Orthogonal
+from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transport.sidecar import Sidecar, check_origin, sidecar_path, write_sidecar
 from normgauge.provenance import atomic_path
 
 Arrays = dict[str, torch.Tensor]
+StreamElement = Monomial | Orthogonal | HeadMap
+GGUF_DTYPES = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
 
 
 def read_arrays(path: str | os.PathLike[str]) -> tuple[Arrays, dict[str, str]]:
-    """The arrays of a .safetensors or .npz file by name, and its string metadata. Nothing is unpickled. Raises InputError otherwise."""
+    """The arrays of a .safetensors, .npz or .gguf file by name, and string metadata. Nothing is unpickled. Raises InputError otherwise."""
     found = Path(path)
     try:
         if found.suffix == ".safetensors":
@@ -29,13 +37,15 @@ def read_arrays(path: str | os.PathLike[str]) -> tuple[Arrays, dict[str, str]]:
         if found.suffix == ".npz":
             with np.load(found, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(archive[name]) for name in archive.files}, {}
+        if found.suffix == ".gguf":
+            return _read_gguf(found), {}
     except (OSError, ValueError, TypeError, SafetensorError, zipfile.BadZipFile) as error:
         raise InputError(f"{found}: cannot be read ({error}); expected arrays in {found.suffix} format") from error
-    raise InputError(f"{found}: unknown format {found.suffix or 'without ending'!r}; expected .safetensors or .npz")
+    raise InputError(f"{found}: unknown format {found.suffix or 'without ending'!r}; expected .safetensors, .npz or .gguf")
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Arrays, metadata: dict[str, str]) -> None:
-    """Write arrays in the format of the path's ending, atomically."""
+    """Write arrays as .safetensors or .npz by the path's ending, atomically."""
     with atomic_path(path) as temporary:
         if Path(path).suffix == ".npz":
             with open(temporary, "wb") as handle:
@@ -44,20 +54,58 @@ def write_arrays(path: str | os.PathLike[str], arrays: Arrays, metadata: dict[st
             save_file({name: value.contiguous() for name, value in arrays.items()}, temporary, metadata=metadata or None)
 
 
+def element_on(anatomy: Anatomy, gauge: Gauge, space: str) -> StreamElement:
+    """What the gauge does to a space; InputError when it leaves the space alone, since an artifact then needs no transport."""
+    element = gauge.on_space(anatomy, space)
+    if element is None:
+        raise InputError(f"the gauge does not move {space}; it moves {', '.join(gauge.elements)}")
+    return element
+
+
 def transport_file(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
-    move: Callable[[str, torch.Tensor], torch.Tensor],
+    anatomy: Anatomy,
+    gauge: Gauge,
+    space: str,
+    move: Callable[[StreamElement, str, torch.Tensor, str], torch.Tensor],
     sidecar: Sidecar,
 ) -> None:
-    """Move every array of a file with `move(name, value)` and write it, with its record beside it.
+    """Move every array of a file with `move(element on the space, name, value, source)` and write it, with its record beside it.
 
-    Raises InputError, before anything is written, when the record beside the source names another model or the endings differ.
+    Raises InputError, before anything is written, when the gauge leaves the space alone, the record beside the source names another model,
+    or the endings differ.
     """
     if Path(source).suffix != Path(destination).suffix:
         raise InputError(f"{destination}: expected the ending of {Path(source).name}; an artifact keeps its format")
+    element = element_on(anatomy, gauge, space)
     check_origin(source, sidecar)
     arrays, metadata = read_arrays(source)
-    moved = {name: move(name, value) for name, value in arrays.items()}
-    write_arrays(destination, moved, metadata)
+    moved = {name: move(element, name, value, os.fspath(source)) for name, value in arrays.items()}
+    if Path(source).suffix == ".gguf":
+        _rewrite_gguf(Path(source), destination, moved)
+    else:
+        write_arrays(destination, moved, metadata)
     write_sidecar(sidecar_path(destination), sidecar)
+
+
+def _read_gguf(path: Path) -> Arrays:
+    """The tensors of a GGUF file that stores plain numbers, such as llama.cpp's control vectors."""
+    arrays = {}
+    for entry in check_header(path).tensors:
+        if entry.type not in GGUF_DTYPES:
+            raise InputError(f"{path}: tensor {entry.name} is {entry.type.name}; expected F32 or F16, which a gauge moves exactly")
+        dtype = GGUF_DTYPES[entry.type]
+        values = np.fromfile(path, dtype, entry.size // np.dtype(dtype).itemsize, offset=entry.start)
+        arrays[entry.name] = torch.from_numpy(values.reshape(entry.shape))
+    return arrays
+
+
+def _rewrite_gguf(source: Path, destination: str | os.PathLike[str], arrays: Arrays) -> None:
+    """A copy of the source with its tensors replaced in their places, every other byte as it was."""
+    with atomic_path(destination) as temporary:
+        shutil.copyfile(source, temporary)
+        with open(temporary, "r+b") as handle:
+            for entry in check_header(source).tensors:
+                handle.seek(entry.start)
+                handle.write(arrays[entry.name].numpy().tobytes())

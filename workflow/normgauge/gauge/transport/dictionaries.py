@@ -13,11 +13,10 @@ import torch
 
 from normgauge.anatomy.structure import Anatomy, Role
 from normgauge.errors import InputError
-from normgauge.gauge.groups import HeadMap, Monomial, Orthogonal
+from normgauge.gauge.groups import Monomial
 from normgauge.gauge.model_gauge import Gauge
-from normgauge.gauge.transport.arrays import transport_file
+from normgauge.gauge.transport.arrays import StreamElement, element_on, transport_file
 from normgauge.gauge.transport.sidecar import Sidecar
-from normgauge.gauge.transport.vectors import element_on
 
 # name -> (axis that lies in the residual stream, what it does there); None: an array of features alone
 LAYOUT: dict[str, tuple[int, Role] | None] = {
@@ -41,21 +40,16 @@ def transport_dictionary(
     space: str,
     sidecar: Sidecar,
 ) -> None:
-    """Move a dictionary in a .safetensors or .npz file. Features keep their numbers.
+    """Move a dictionary in a .safetensors, .npz or .gguf file. Features keep their numbers.
 
     Raises InputError for an unknown array, one of the wrong width, or a dictionary whose cfg.json, beside it, subtracts the mean over
     coordinates while the gauge changes signs.
     """
-    element = element_on(anatomy, gauge, space)
-    _check_normalisation(Path(source).with_name("cfg.json"), element)
-
-    def move(name: str, value: torch.Tensor) -> torch.Tensor:
-        return moved_array(element, name, value, os.fspath(source))
-
-    transport_file(source, destination, move, sidecar)
+    _check_normalisation(Path(source).with_name("cfg.json"), element_on(anatomy, gauge, space))
+    transport_file(source, destination, anatomy, gauge, space, moved_array, sidecar)
 
 
-def moved_array(element: Monomial | Orthogonal | HeadMap, name: str, value: torch.Tensor, source: str) -> torch.Tensor:
+def moved_array(element: StreamElement, name: str, value: torch.Tensor, source: str) -> torch.Tensor:
     """One array of a dictionary after the gauge."""
     if name not in LAYOUT:
         raise InputError(f"{source}: array {name} is unknown, expected one of {', '.join(LAYOUT)}; rename it or leave it out")
@@ -68,7 +62,7 @@ def moved_array(element: Monomial | Orthogonal | HeadMap, name: str, value: torc
     return (element.dual() if role == Role.READ else element).apply(value, axis)
 
 
-def _check_normalisation(path: Path, element: Monomial | Orthogonal | HeadMap) -> None:
+def _check_normalisation(path: Path, element: StreamElement) -> None:
     if not path.is_file():
         return
     try:

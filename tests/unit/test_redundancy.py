@@ -1,0 +1,313 @@
+"""Redundant directions: every family keeps the function, together they are the Jacobian's null space, and faults show."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from normgauge.anatomy import describe
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import Checkpoint, parse_config
+from normgauge.errors import InputError
+from normgauge.redundancy import checks, measure, symmetries
+from normgauge.redundancy.checks import check_rows
+from normgauge.redundancy.counts import check_claims, claimed, count_row, symmetry_rows
+from normgauge.redundancy.falsifier import falsifier_rows
+from normgauge.redundancy.files import read_shape, write_counts
+from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
+from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
+from normgauge.redundancy.readers import stored
+from normgauge.redundancy.symmetries import Kind, dimensions
+from unit.gauge_models import tiny
+
+SHAPES = Path(__file__).parents[2] / "config" / "shapes"
+SMALL = sorted((SHAPES / "small").glob("*.json"))
+MEASURED = ("gpt2", "bert", "gpt2-relu", "llama", "qwen3")
+TOLERANCE, FAULT = 1e-10, 1e-4
+
+
+def small(name: str):
+    return read_shape(SHAPES / "small" / f"tiny-{name}.json")
+
+
+def shallow(name: str):
+    """The same with one block, for faults that any depth shows."""
+    config = small(name)
+    config.num_hidden_layers = 1
+    return config
+
+
+def deviation_of(config, act, seed: int = 1) -> float:
+    """Relative change of all outputs under a change of the stored tensors of a random model."""
+    anatomy = describe(config)
+    checkpoint = random_checkpoint(config, seed)
+    tensors = stored(anatomy, checkpoint.tensors)
+    inputs = random_inputs(config, 4, seed)
+    models = [build_model(dataclasses.replace(checkpoint, tensors=each), "float64") for each in (tensors, act(anatomy, tensors))]
+    with torch.inference_mode():
+        before, after = (head_outputs(model, inputs) for model in models)
+    return float((after - before).abs().max() / before.abs().max())
+
+
+def at_random_place(kind: Kind):
+    def act(anatomy, tensors):
+        generator = np.random.default_rng(3)
+        for symmetry in symmetries.symmetries(anatomy):
+            if symmetry.kind == kind:
+                tensors = symmetry.act(tensors, 0.3 * generator.standard_normal(symmetry.dimension))
+        return tensors
+
+    return act
+
+
+# ---------------------------------------------------------------- the families
+
+
+@pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
+def test_every_family_keeps_the_function_and_moves_something(path):
+    config = read_shape(path)
+    anatomy = describe(config)
+    found = dimensions(symmetries.symmetries(anatomy))
+    assert len(found) >= 4
+    for kind in found:
+        assert deviation_of(config, at_random_place(kind)) <= TOLERANCE, kind
+        checkpoint = stored(anatomy, random_checkpoint(config, 1).tensors)
+        moved = at_random_place(kind)(anatomy, checkpoint)
+        assert any(not torch.equal(moved[name], value) for name, value in checkpoint.items()), kind
+
+
+def test_the_small_models_have_every_family_between_them():
+    assert {kind for path in SMALL for kind in dimensions(symmetries.symmetries(describe(read_shape(path))))} == set(Kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(Kind.VALUE_BIAS, "gpt2"), (Kind.BIAS, "bert"), (Kind.KERNEL, "gpt2"), (Kind.GAIN, "llama"), (Kind.HEAD_GAIN, "qwen3")],
+)
+def test_a_family_whose_compensation_is_left_out_changes_the_function(kind, name):
+    def uncompensated(anatomy, tensors):
+        moved = at_random_place(kind)(anatomy, tensors)
+        changed = [each for each in moved if not torch.equal(moved[each], tensors[each])]
+        return {**moved, changed[-1]: tensors[changed[-1]]}
+
+    assert deviation_of(small(name), uncompensated) > FAULT
+
+
+# ---------------------------------------------------------------- the Jacobian
+
+
+@pytest.fixture(scope="module", params=MEASURED)
+def measured(request):
+    return measurement(request.param, small(request.param), 1)
+
+
+def test_the_nullity_is_the_corrected_count(measured):
+    assert measured["unused"] == 0
+    assert measured["nullity"] == measured["corrected"] == measured["tangent_rank"] == measured["explained"]
+    assert measured["decided"]
+    assert measured["agrees"]
+    assert measured["largest_zero"] < measured["floor"] < 1e-3 * measured["smallest_nonzero"]
+    assert measured["violation"] < 1e-6
+
+
+def test_a_forgotten_family_does_not_agree(monkeypatch):
+    every = symmetries.symmetries
+    monkeypatch.setattr(measure, "symmetries", lambda anatomy: tuple(each for each in every(anatomy) if each.kind != Kind.KEY_BIAS))
+    row = measurement("gpt2", shallow("gpt2"), 1)
+    assert row["nullity"] - row["explained"] == 8
+    assert not row["agrees"]
+
+
+def test_a_family_counted_twice_and_a_wrong_one_show(monkeypatch):
+    every = symmetries.symmetries
+
+    def faulty(anatomy):
+        found = every(anatomy)
+        twice = next(each for each in found if each.kind == Kind.VALUE_BIAS)
+        gain = next(norm.gain for norm in anatomy.norms)
+        wrong = dataclasses.replace(twice, dimension=1, act=lambda tensors, step: {**tensors, gain: tensors[gain] * (1 + float(step[0]))})
+        return (*found, twice, wrong)
+
+    monkeypatch.setattr(measure, "symmetries", faulty)
+    row = measurement("gpt2-headless", shallow("gpt2-headless"), 1)
+    assert row["corrected"] > row["tangent_rank"]
+    assert row["violation"] > FAULT
+    assert not row["agrees"]
+
+
+def test_rows_that_padding_or_distance_leave_unused_are_told_apart():
+    row = measurement("t5", small("t5"), 1)
+    assert row["unused"] == 2
+    assert row["nullity"] == row["explained"] == row["corrected"] + 2
+    assert row["agrees"]
+
+
+def test_the_padding_row_is_part_of_the_derivative():
+    config = shallow("llama")
+    config.pad_token_id = 0
+    assert measurement("padded", config, 1)["unused"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "scales"), [("gpt2", "layer_norm_epsilon", 1), ("bert", "layer_norm_eps", 3), ("qwen3", "rms_norm_eps", 4)]
+)
+def test_epsilon_is_what_breaks_the_scales(name, key, scales):
+    config = shallow(name)
+    setattr(config, key, 0.0)
+    row = measurement(name, config, 1)
+    assert row["nullity"] - row["corrected"] == scales
+    assert row["decided"]
+    assert not row["agrees"]
+
+
+def test_a_rank_is_decided_by_its_gap_only():
+    generator = np.random.default_rng(0)
+    left, right = (np.linalg.qr(generator.standard_normal((rows, 40)))[0] for rows in (60, 40))
+    values = np.concatenate([np.geomspace(1, 1e-6, 30), np.zeros(10)])
+    found = decide_rank((left * values) @ right)
+    assert (found.rank, found.decided) == (30, True)
+    assert found.smallest_nonzero == pytest.approx(1e-6, rel=1e-3)
+    values[30:] = np.geomspace(1e-8, 1e-17, 10)
+    assert not decide_rank((left * values) @ right).decided
+
+
+def test_a_span_has_the_dimension_of_its_independent_directions():
+    basis = np.eye(6)[:, :3]
+    assert span_dimension(np.concatenate([basis, basis[:, :1]], 1)) == 3
+
+
+# ---------------------------------------------------------------- counts
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "share", "status"),
+    [("gpt2", 1_473_409, 0.013, "deviates"), ("gpt2-xl", 11_108_001, 0.007, "reproduced"), ("llama-65b", 201_314_305, 0.003, "reproduced")],
+)
+def test_the_claimed_count(name, count, share, status):
+    config = read_shape(SHAPES / f"{name}.json")
+    row = count_row(name, "shape", config, {"published_share": share, "stated_parameters": 117_000_000}, None)
+    assert row["claimed"] == claimed(describe(config)) == count
+    assert row["status"] == status
+    if name == "gpt2":
+        assert round(row["claimed_share_stated"], 3) == share
+
+
+def test_the_corrected_count_of_gpt2_by_hand():
+    layers, heads, size, width, units, positions = 12, 12, 64, 768, 3072, 1024
+    norms = 2 * 2 * width  # gains and biases of two norms
+    kernel = 3 * width + units
+    null = width + 1 + units + 1
+    by_hand = layers * (2 * heads * size**2 + norms + kernel + null + 2 * width) + positions
+    config = read_shape(SHAPES / "gpt2.json")
+    row = count_row("gpt2", "shape", config, None, None)
+    assert row["corrected"] == by_hand == sum(each["dimension"] for each in symmetry_rows("gpt2", config))
+    assert row["parameters"] == count_parameters(describe(config)) == 124_439_808
+
+
+def test_the_corrected_count_of_llama_by_hand():
+    layers, heads, size, width, units = 80, 64, 128, 8192, 22016
+    by_hand = layers * (heads * (size + size**2) + units + 2 * width) + width + width * (width - 1) // 2
+    assert count_row("llama", "shape", read_shape(SHAPES / "llama-65b.json"), None, None)["corrected"] == by_hand
+
+
+@pytest.mark.parametrize(
+    ("case", "architecture", "reason"),
+    [
+        ("albert", "AlbertModel", "blocks share their weights"),
+        ("dinov2", "Dinov2Model", "layer_scale"),
+        ("vit", "ViTModel", "cls_token enters the stream at some positions alone"),
+        ("sceptr", "Sceptr", "two maps meet in features"),
+    ],
+)
+def test_models_whose_symmetries_are_not_derived_are_refused(case, architecture, reason):
+    with pytest.raises(InputError, match=reason):
+        symmetries.symmetries(tiny(case, architecture)[1])
+
+
+@pytest.mark.parametrize("claims", [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}])
+def test_claims_that_cannot_be_read_are_refused(claims):
+    with pytest.raises(InputError, match=r"claims\.yaml"):
+        check_claims(claims, "claims.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "cannot be read"), ("{", "cannot be read"), ("[]", "expected a JSON object"), ("{}", "model_type")]
+)
+def test_shapes_that_cannot_be_read_are_refused(tmp_path, text, said):
+    path = tmp_path / "shape.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_shape(path)
+
+
+def test_two_architectures_of_one_name_are_refused(tmp_path):
+    shape = SHAPES / "gpt2.json"
+    with pytest.raises(InputError, match=r"gpt2.*twice"):
+        write_counts({"gpt2": shape}, {}, [shape], tmp_path / "none.parquet", [], tmp_path / "none.yaml", {})
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- the claim, and the checks of a checkpoint
+
+
+def test_the_claimed_rotation_fails_with_gains_and_holds_without():
+    rows = falsifier_rows(2)
+    block = [row for row in rows if row["test"] == "output of one block"]
+    assert len(block) == 12
+    for row in block:
+        assert row["holds"] == (row["gain"] == "one" and row["value_rule"] == "inverse of g"), row
+        assert row["holds"] or row["max_abs_difference"] > 0.1
+    assert {(row["norm_kind"], row["gain"], row["holds"]) for row in rows if row["architecture"] == "norm alone"} == {
+        (kind, gain, gain == "one") for kind in ("LayerNorm", "RMSNorm") for gain in ("random", "one")
+    }
+    carried = rows[-1]
+    assert carried["gain"] == "random"
+    assert carried["holds"]
+
+
+@pytest.mark.parametrize("name", ["gpt2-untied", "bert", "qwen2"])
+def test_checks_pass_on_a_sound_checkpoint_and_their_controls_show(name):
+    rows = check_rows(random_checkpoint(small(name), 1), 4)
+    assert all(row["passed"] for row in rows), [row for row in rows if not row["passed"]]
+    assert sum(not row["symmetric"] for row in rows) >= 2
+    assert sum(row["dimension"] for row in rows) == count_row(name, "", small(name), None, None)["corrected"]
+
+
+def test_a_check_fails_where_the_family_is_none(monkeypatch):
+    every = symmetries.symmetries
+
+    def faulty(anatomy):
+        broken = next(each for each in every(anatomy) if each.kind == Kind.NULL_LINE)
+        return (dataclasses.replace(broken, act=lambda tensors, step: {name: value + 1e-6 for name, value in tensors.items()}),)
+
+    monkeypatch.setattr(checks, "symmetries", faulty)
+    rows = check_rows(random_checkpoint(small("gpt2"), 1), 4)
+    assert not rows[0]["passed"]
+
+
+def test_a_gain_of_zero_is_refused_by_name():
+    checkpoint = random_checkpoint(small("gpt2"), 1)
+    checkpoint.tensors["transformer.h.0.ln_1.weight"][3] = 0
+    with pytest.raises(InputError, match=r"transformer\.h\.0\.ln_1: gain 3 is zero"):
+        check_rows(checkpoint, 4)
+
+
+def test_tied_tensors_may_be_stored_under_either_name():
+    config = small("gpt2")
+    checkpoint = random_checkpoint(config, 1)
+    tensors = dict(checkpoint.tensors)
+    tensors["lm_head.weight"] = tensors.pop("transformer.wte.weight")
+    renamed = Checkpoint(config, tensors, dict.fromkeys(tensors, "F64"), checkpoint.files)
+    found = stored(describe(config), renamed.tensors)
+    assert found.keys() == checkpoint.tensors.keys()
+
+
+def test_the_shapes_are_configs_of_their_class():
+    for path in [*SMALL, *SHAPES.glob("*.json")]:
+        assert describe(parse_config(json.loads(path.read_text()))).architecture

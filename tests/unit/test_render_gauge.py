@@ -1,0 +1,209 @@
+"""Tables, figures and the audit page of signed permutations on made-up measurements: numbers, words, files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from normgauge.errors import InputError
+from normgauge.render import gauge
+from normgauge.render.audit_page import draw_page, page
+from normgauge.render.drawing import draw
+from normgauge.render.gauge import MEASURED, percent, write_table
+from normgauge.schemas.gauge import tables
+
+IDENTITY = {"model": "m$1", "revision": "1.0", "weights_sha256": "a" * 64, "norm_kind": "RMSNorm", "placement": "pre-norm"}
+
+
+def equivalence(group: str, admissible: bool, dtype: str, relative: float, passed: bool = True, seed: int = 42) -> dict:
+    return {
+        "group": group,
+        "admissible": admissible,
+        "seed": seed,
+        "forward_dtype": dtype,
+        "parameters": "stored",
+        "max_abs_deviation": 10 * relative,
+        "relative_deviation": relative,
+        "tolerance": 1e-10,
+        "passed": passed,
+    }
+
+
+def recovered(site: str, seed: int, tokens: int, method: str, place: float, sign: float | None, part: str = "residual", **more) -> dict:
+    row = {
+        "site": site,
+        "part": part,
+        "width": 8,
+        "seed": seed,
+        "tokens": tokens,
+        "method": method,
+        "permutation_accuracy": place,
+        "sign_accuracy": sign,
+        "uncertain": 1 - place,
+        "certain_accuracy": 1.0 if place else None,
+        "map_error": 0.0,
+        "min_margin": 0.1,
+        "certified": method.startswith("row argmax"),
+        "seconds": 0.1,
+    }
+    return row | more
+
+
+def audited(claim: str, seed: int, raw: float, mapped: float) -> dict:
+    return {
+        "claim": claim,
+        "site": "decoder/block.1/output",
+        "seed": seed,
+        "top": 4,
+        "width": 8,
+        "raw_overlap": raw,
+        "mapped_overlap": mapped,
+        "chance": 0.5,
+        "relative_deviation": 1e-6 * seed,
+    }
+
+
+def aligned(other: str, site: str, tokens: int, agreement: float, certain: float | None) -> dict:
+    return {
+        "other": other,
+        "site": site,
+        "width": 8,
+        "tokens": tokens,
+        "reference_tokens": 100,
+        "agreement": agreement,
+        "signed_agreement": agreement,
+        "certain": 0.5,
+        "certain_agreement": certain,
+        "negative": 0.25,
+        "unmoved": 0.125,
+        "method": "lapjvs on |C|",
+        "certified": False,
+    }
+
+
+def carried(artifact: str, seed: int, moved: float, permuted: float, passed: bool = True) -> dict:
+    return {
+        "artifact": artifact,
+        "site": "decoder/block.1/output",
+        "seed": seed,
+        "forward_dtype": "float64",
+        "transported_deviation": moved,
+        "permutation_deviation": permuted,
+        "raw_deviation": 0.5,
+        "permutation_error": 2.0 + seed,
+        "predicted_error": 2.0,
+        "passed": passed,
+    }
+
+
+ROWS = {
+    "equivalence": [
+        equivalence("residual: signed permutation", True, "float64", 1e-15),
+        equivalence("residual: signed permutation", True, "float64", 3e-15, seed=43),
+        equivalence("residual: signed permutation", True, "float32", 2e-6),
+        equivalence("residual: rotation, gains not absorbed", False, "float64", 0.5),
+        equivalence("residual: rotation, gains not absorbed", False, "float64", 0.2, seed=43),
+    ],
+    "gauge_recovery": [
+        *(recovered(site, seed, tokens, "row argmax on |C|", 1.0, 1.0) for site in ("a", "b") for seed in (1, 2) for tokens in (22, 500)),
+        recovered("c", 1, 22, "lapjvs on |C|", 0.5, 0.75),
+        recovered("a", 1, 500, "lapjvs on C", 0.5, 0.5),
+        recovered("b", 1, 500, "lapjvs on C", 0.25, 0.5),
+        recovered("a", 1, 500, "greedy on |C|", 0.875, 0.875),
+        recovered("h", 1, 500, "canonical correlation", 1.0, None, part="heads", map_error=1e-5),
+        recovered("f", 1, 500, "row argmax on |C|", 1.0, 1.0, part="feed-forward", map_error=1e-6),
+    ],
+    "gauge_audit": [audited(claim, seed, 0.25 * seed, 1.0) for claim in ("attribution", "active coordinates") for seed in (1, 2)],
+    "gauge_alignment": [aligned("o@1", site, tokens, a, c) for site, a, c in (("a", 0.5, None), ("b", 1.0, 1.0)) for tokens in (10, 100)],
+    "gauge_holonomy": [
+        {"cycle": "a - b - c", "site": site, "width": 8, "tokens": 100, "moved": moved, "certain": 0.5, "certain_moved": certain}
+        for site, moved, certain in (("x", 0.25, 0.0), ("y", 0.75, None))
+    ],
+    "gauge_transport": [carried("LoRA adapter", 1, 1e-15, 0.3), carried("LoRA adapter", 2, 4e-15, 0.1)],
+}
+
+
+def measured(folder: Path, kind: str, rows: list[dict] | None = None, **identity: str) -> Path:
+    path = folder / f"{kind}.parquet"
+    tables.write(path, kind, ROWS[kind] if rows is None else rows, {**IDENTITY, **identity})
+    return path
+
+
+@pytest.mark.parametrize("table", MEASURED)
+def test_every_table_is_written_and_drawn(table, tmp_path):
+    (tmp_path / "other").mkdir()
+    sources = [measured(tmp_path, MEASURED[table]), measured(tmp_path / "other", MEASURED[table], revision="2.0")]
+    parquet, csv = tmp_path / "t.parquet", tmp_path / "t.csv"
+    write_table(table, sources, parquet, csv)
+    assert csv.read_text().count("\n") == 1 + len(tables.read(parquet, table))
+    outputs = [tmp_path / "f.pdf", tmp_path / "f.svg"]
+    draw(table, parquet, outputs)
+    first = [path.read_bytes() for path in outputs]
+    draw(table, parquet, outputs)
+    assert [path.read_bytes() for path in outputs] == first
+
+
+def test_recovery_is_summarised_over_sites_and_seeds():
+    rows = {row["cost"]: row for row in gauge.table15(ROWS["gauge_recovery"]) if row["part"] == "residual"}
+    assert set(rows) == {"|C|", "C", "|C|, greedy"}
+    assert (rows["C"]["permutation_accuracy"], rows["C"]["permutation_accuracy_min"], rows["C"]["sites"]) == (0.375, 0.25, 2)
+    assert (rows["|C|"]["permutation_accuracy"], rows["|C|"]["sites"], rows["|C|"]["seeds"], rows["|C|"]["certified"]) == (1, 2, 2, 1)
+    budgets = {row["tokens"]: row for row in gauge.table11(ROWS["gauge_recovery"])}
+    assert (budgets[22]["permutation_accuracy"], budgets[22]["sign_accuracy_min"], budgets[22]["certified"]) == (0.9, 0.75, 0.8)
+    assert budgets[500]["permutation_accuracy_min"] == 1
+    (heads,) = [row for row in gauge.table15(ROWS["gauge_recovery"]) if row["part"] == "heads"]
+    assert (heads["sign_accuracy"], heads["map_error"]) == (None, 1e-5)
+
+
+def test_the_other_summaries():
+    few, all_ = gauge.table13(ROWS["gauge_alignment"])
+    assert (few["tokens"], few["sites"], few["agreement"], few["certain_agreement"]) == (10, 2, 0.75, 1.0)
+    assert all_["negative"] == 0.25
+    (cycle,) = gauge.cycles(ROWS["gauge_holonomy"])
+    assert (cycle["sites"], cycle["moved"], cycle["certain_moved"]) == (2, 0.5, 0.0)
+    names = gauge.table8(ROWS["gauge_audit"])
+    assert [row["claim"] for row in names] == ["attribution", "active coordinates"]
+    assert (names[0]["raw_overlap"], names[0]["raw_overlap_max"], names[0]["mapped_overlap_min"]) == (0.375, 0.5, 1)
+    assert names[0]["relative_deviation"] == 2e-6
+    (artifact,) = gauge.carried(ROWS["gauge_transport"])
+    assert (artifact["transported_deviation"], artifact["permutation_deviation"], artifact["permutation_error"]) == (4e-15, 0.1, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "—"), (0, "0%"), (1, "100%"), (0.99999, "99.9%"), (1e-6, "0.1%"), (0.4965, "49.6%"), (0.5, "50.0%")]
+)
+def test_a_percentage_says_all_and_nothing_only_where_it_is(value, text):
+    assert percent(value) == text
+
+
+def said(figure) -> str:
+    return " ".join(text.get_text() for text in figure.texts)
+
+
+def test_the_page_says_what_was_found_and_what_failed():
+    kinds = ("equivalence", "gauge_recovery", "gauge_audit", "gauge_transport")
+    good = said(page(IDENTITY, *(ROWS[kind] for kind in kinds)))
+    assert r"Audit of m\$1 (1.0): RMSNorm, pre-norm" in good
+    assert "is kept by every change" in good
+    assert "is noticed" in good
+    assert "at 4 of 5 sites" in good
+    assert not re.search(r"NOT|WRONG", good)
+    bad = {kind: [dict(row) for row in ROWS[kind]] for kind in kinds}
+    bad["equivalence"][0]["passed"] = bad["equivalence"][3]["passed"] = False
+    bad["gauge_recovery"][0]["certain_accuracy"] = 0.9
+    words = said(page(IDENTITY, *bad.values()))
+    assert "IS NOT KEPT" in words
+    assert "IS NOT ALWAYS NOTICED" in words
+    assert "WRONG" in words
+
+
+def test_a_page_is_of_one_checkpoint(tmp_path):
+    paths = [measured(tmp_path, kind) for kind in ("equivalence", "gauge_recovery", "gauge_audit", "gauge_transport")]
+    draw_page(*paths, [tmp_path / "page.pdf"])
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    measured(tmp_path, "gauge_audit", weights_sha256="b" * 64)
+    with pytest.raises(InputError, match="belongs to other weights"):
+        draw_page(*paths, [tmp_path / "other.pdf"])
+    assert not (tmp_path / "other.pdf").exists()

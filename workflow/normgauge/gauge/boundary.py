@@ -1,0 +1,151 @@
+"""The boundary of a checkpoint's group: every admissible family leaves the function alone, every control beyond it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from normgauge.anatomy import describe
+from normgauge.anatomy.structure import Anatomy, NormKind, SpaceKind
+from normgauge.calibration.batches import Batch
+from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.opening import Checkpoint
+from normgauge.errors import InputError
+from normgauge.gauge.absorb import absorb_gains, require_absorbable, untied, untied_config
+from normgauge.gauge.admissible import Group, admissible, gauge_spaces, random_gauge, require_admissible
+from normgauge.gauge.equivalence import deviation_from, equivalence_row, recorded_outputs
+from normgauge.gauge.groups import Monomial, Orthogonal
+from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.null_line import null_line_axes, random_null_line, shifted
+from normgauge.gauge.transform import apply_moves, check_tensors, tensor_moves
+
+STORED, DRAWN = "stored", "constants drawn"
+"""Where a checkpoint's gains and biases come from: its file, or, where a fresh initialisation left them constant, a generator."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table: a change of coordinates, whether the group holds it, and the function that changes the checkpoint.
+
+    `gauge` is what it does to hidden states that are outputs. `change` takes the checkpoint and the forward pass's dtype.
+    """
+
+    group: str
+    admissible: bool
+    gauge: Gauge
+    change: Callable[[Checkpoint, torch.dtype], Checkpoint]
+
+
+def equivalence_rows(
+    checkpoint: Checkpoint,
+    anatomy: Anatomy,
+    batches: Sequence[Batch],
+    seeds: Sequence[int],
+    forward_dtypes: Sequence[str],
+    fresh: bool = False,
+) -> list[dict[str, Any]]:
+    """Rows of schema `equivalence`: per dtype and seed every admissible family, and in float64, whose tolerance is sharp, the controls.
+
+    One model is in memory at a time. `fresh` marks a random initialisation: its constant gains and biases, under which even a dense
+    rotation would pass, are drawn first (see `with_drawn_constants`).
+    """
+    if fresh:
+        checkpoint = with_drawn_constants(checkpoint, anatomy, seeds[0])
+    inputs = [batch.inputs for batch in batches]
+    rows = []
+    for forward_dtype in forward_dtypes:
+        dtype = getattr(torch, forward_dtype)
+        recorded = recorded_outputs(build_model(checkpoint, forward_dtype), inputs)
+        for seed in seeds:
+            for case in cases(checkpoint.config, seed):
+                if case.admissible or forward_dtype == "float64":
+                    found = deviation_from(recorded, build_model(case.change(checkpoint, dtype), forward_dtype), anatomy, case.gauge)
+                    parameters = DRAWN if fresh else STORED
+                    rows.append(equivalence_row(case.group, case.admissible, seed, forward_dtype, parameters, found))
+    return rows
+
+
+def with_drawn_constants(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) -> Checkpoint:
+    """The checkpoint with every constant gain drawn uniformly, 1/2 to 3/2 in effect, and every constant bias from a tenth of normal."""
+    generator = torch.Generator().manual_seed(seed)
+    offsets = {norm.gain: norm.gain_offset for norm in anatomy.norms if norm.gain}
+    biases = {item.bias for item in anatomy.maps} | {norm.bias for norm in anatomy.norms}
+    tensors = dict(checkpoint.tensors)
+    for name, value in checkpoint.tensors.items():
+        if (name not in offsets and name not in biases) or not bool((value == value.reshape(-1)[0]).all()):
+            continue
+        if name in offsets:
+            drawn = 0.5 + torch.rand(value.shape, generator=generator) - offsets[name]
+        else:
+            drawn = 0.1 * torch.randn(value.shape, generator=generator)
+        tensors[name] = drawn.to(value.dtype)
+    return replace(checkpoint, tensors=tensors)
+
+
+def cases(config: Any, seed: int) -> Iterator[Case]:
+    """What is tried on a model: its admissible families as far as its architecture has them, then the controls."""
+    anatomy = describe(config)
+    spaces = gauge_spaces(anatomy)
+    streams = tuple(dict.fromkeys(stack.space for stack in anatomy.stacks))
+    units = tuple(space for space in spaces if not space.endswith("attention") and anatomy.space(space).kind == SpaceKind.FFN)
+    layers = tuple(space for space in spaces if space.endswith("attention"))
+    stream = anatomy.primary_stack
+    rule, inside = admissible(anatomy, stream.space).group, admissible(anatomy, units[0]).group
+    mean_free = anatomy.norm_kind == NormKind.LAYER_NORM
+    turn = Gauge({stream.space: Orthogonal.random(stream.width, seed, fixing_ones=mean_free)})
+    yield _gauged(f"residual: {rule}", True, random_gauge(anatomy, seed, streams))
+    yield _gauged(f"feed-forward: {inside}", True, random_gauge(anatomy, seed, units))
+    yield _gauged(f"attention: {admissible(anatomy, layers[0]).query_maps}", True, random_gauge(anatomy, seed, layers))
+    if _allows(lambda: require_absorbable(describe(untied_config(config)))):
+        yield Case("residual: rotation, gains absorbed", True, turn, lambda checkpoint, dtype: _turned(checkpoint, turn, dtype))
+    if _allows(lambda: null_line_axes(anatomy, stream.space)):
+        yield Case("residual: null line", True, Gauge({}), lambda checkpoint, dtype: _off_centre(checkpoint, anatomy, seed, dtype))
+    if rule != Group.SIGNED_PERMUTATION:
+        signs = Gauge({stream.space: Monomial.random(stream.width, seed)})
+        yield _gauged("residual: independent signs", False, signs)
+    yield _gauged("residual: rotation, gains not absorbed", False, turn)
+    if inside in (Group.PERMUTATION, Group.POSITIVE_MONOMIAL):
+        signs = Gauge({space: Monomial.random(anatomy.space(space).size, seed) for space in units})
+        yield _gauged("feed-forward: signs through the activation", False, signs)
+
+
+def _gauged(group: str, allowed: bool, gauge: Gauge) -> Case:
+    """The case of a gauge; a control is applied without asking. Tensors are widened one by one, so that scales are not rounded to a
+    narrower stored dtype."""
+
+    def change(checkpoint: Checkpoint, dtype: torch.dtype) -> Checkpoint:
+        anatomy = describe(checkpoint.config)
+        if allowed:
+            require_admissible(anatomy, gauge, checkpoint.tensors)
+        check_tensors(anatomy, {name: tuple(value.shape) for name, value in checkpoint.tensors.items()})
+        moves = tensor_moves(anatomy, gauge)
+        return replace(checkpoint, tensors={name: apply_moves(value.to(dtype), moves[name]) for name, value in checkpoint.tensors.items()})
+
+    return Case(group, allowed, gauge, change)
+
+
+def _turned(checkpoint: Checkpoint, turn: Gauge, dtype: torch.dtype) -> Checkpoint:
+    loose = untied(_widened(checkpoint, dtype))
+    return _gauged("", True, turn).change(absorb_gains(loose, describe(loose.config)), dtype)
+
+
+def _off_centre(checkpoint: Checkpoint, anatomy: Anatomy, seed: int, dtype: torch.dtype) -> Checkpoint:
+    space = anatomy.primary_stack.space
+    tensors: Mapping[str, torch.Tensor] = _widened(checkpoint, dtype).tensors
+    return replace(checkpoint, tensors=shifted(anatomy, tensors, space, random_null_line(anatomy, space, seed)))
+
+
+def _widened(checkpoint: Checkpoint, dtype: torch.dtype) -> Checkpoint:
+    return replace(checkpoint, tensors={name: value.to(dtype) for name, value in checkpoint.tensors.items()})
+
+
+def _allows(require: Callable[[], object]) -> bool:
+    """Whether a check passes that raises InputError with the reason where it does not."""
+    try:
+        require()
+    except InputError:
+        return False
+    return True

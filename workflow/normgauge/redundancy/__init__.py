@@ -1,0 +1,1 @@
+"""Continuous redundancy: how many directions of a model's parameters leave its function alone, counted and measured."""

@@ -1,0 +1,147 @@
+"""The audit of one checkpoint on one page: what its coordinates are worth before a gauge is fixed, and after."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from statistics import mean
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
+
+from normgauge.errors import InputError
+from normgauge.render import style
+from normgauge.render.gauge import cost_of, deviation_handles, grouped, percent, plot_deviations, prepare_deviations, table8
+from normgauge.render.labels import Row, Rows
+from normgauge.render.style import GREY, Ruler, number, plain
+from normgauge.schemas.gauge import tables
+from normgauge.tables import read_metadata
+
+PathLike = str | os.PathLike[str]
+FULL = 72 * style.WIDTH  # points
+_LINE = 13.0
+
+
+def draw_page(equivalence: PathLike, recovery: PathLike, audit: PathLike, transport: PathLike, outputs: Iterable[PathLike]) -> None:
+    """Draw the page from the four measurement files of one checkpoint. Raises InputError when they belong to different checkpoints."""
+    metadata = [read_metadata(path) for path in (equivalence, recovery, audit, transport)]
+    for found, path in zip(metadata, (equivalence, recovery, audit, transport), strict=True):
+        if found["weights_sha256"] != metadata[0]["weights_sha256"]:
+            raise InputError(f"{path}: belongs to other weights than {equivalence}; measure both again")
+    rows = (
+        tables.read(equivalence, "equivalence"),
+        tables.read(recovery, "gauge_recovery"),
+        tables.read(audit, "gauge_audit"),
+        tables.read(transport, "gauge_transport"),
+    )
+    style.save(page(metadata[0], *rows), outputs)
+
+
+def page(metadata: dict[str, str], equivalence: Rows, recovery: Rows, audit: Rows, transport: Rows) -> Figure:
+    """A figure of `WIDTH` inches: findings in words, deviations, names and recovery."""
+    families, claims = grouped(equivalence, "group"), table8(audit)
+    with matplotlib.rc_context(style.RC):
+        ruler = Ruler()
+        findings = [ruler.wrap(text, FULL - 10, style.BODY) for text in _findings(equivalence, recovery, claims, transport)]
+        depths = [_LINE * len(families), _LINE * 2 * len(claims), 110.0]
+        texts = 24.0 + sum(11.0 * len(lines) + 3 for lines in findings)
+        height = texts + sum(depth + 62 for depth in depths) + 6
+        figure = Figure(figsize=(style.WIDTH, height / 72))
+        title = plain(f"Audit of {metadata['model']} ({metadata['revision']}): {metadata['norm_kind']}, {metadata['placement']}")
+        figure.text(5 / FULL, 1 - 12 / height, title, weight="bold", ha="left", va="baseline")
+        y = 24.0
+        for lines in findings:
+            for line in lines:
+                y += 11
+                figure.text(5 / FULL, 1 - y / height, line, ha="left", va="baseline")
+            y += 3
+        y += 34
+        panels = []
+        for depth, left in zip(depths, (190.0, 150.0, 40.0), strict=True):
+            panels.append(figure.add_axes((left / FULL, 1 - (y + depth) / height, (FULL - left - 10) / FULL, depth / height)))
+            y += depth + 62
+        _deviations(panels[0], families)
+        _names(panels[1], claims)
+        _sites(panels[2], recovery)
+        return figure
+
+
+def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) -> list[str]:
+    """What the measurements say, in sentences; each says so where it fails."""
+    inside = [row for row in equivalence if row["admissible"]]
+    controls = [row for row in equivalence if not row["admissible"]]
+    exact = [row["relative_deviation"] for row in inside if row["forward_dtype"] == "float64"]
+    kept = "is kept" if all(row["passed"] for row in inside) else "IS NOT KEPT"
+    seen = "is noticed" if all(row["passed"] for row in controls) else "IS NOT ALWAYS NOTICED"
+    matched = [row for row in recovery if row["part"] == "residual" and row["method"].endswith("on |C|") and cost_of(row) == "|C|"]
+    first = min(row["tokens"] for row in matched)
+    complete = [row for row in matched if row["tokens"] == first and row["permutation_accuracy"] == row["sign_accuracy"] == 1]
+    fewest = [row for row in matched if row["tokens"] == first]
+    wrong = [row for row in recovery if row["certain_accuracy"] is not None and row["certain_accuracy"] < 1 and cost_of(row) == "|C|"]
+    return [
+        f"The function {kept} by every change of coordinates in its group"
+        + (f" (float64, within {number(max(exact), 1)} of the outputs)" if exact else "")
+        + f"; every control outside the group {seen}.",
+        f"Coordinate names: of the {claims[0]['top']} highest, {percent(mean(row['raw_overlap'] for row in claims))} keep their number "
+        f"(chance {percent(mean(row['chance'] for row in claims))}); "
+        f"{percent(min(row['mapped_overlap_min'] for row in claims))} at least agree once the gauge is applied.",
+        f"The gauge is found again from {first} tokens at {len(complete)} of {len(fewest)} sites (times seeds); "
+        + ("a coordinate that was not flagged was WRONG." if wrong else "no unflagged coordinate was wrong."),
+        f"Carried with it, {', '.join(dict.fromkeys(row['artifact'] for row in transport))} act as before within "
+        f"{number(max(row['transported_deviation'] for row in transport), 1)}; not moved, outputs change by "
+        f"{number(min(row['raw_deviation'] for row in transport), 1)} or more.",
+    ]
+
+
+def _heading(axes: Axes, text: str, handles: list) -> None:
+    """A title at the page's left edge, the legend at its right, both above the axes."""
+    place = axes.transAxes + ScaledTranslation(0, 21 / 72, axes.figure.dpi_scale_trans)
+    blended = blended_transform_factory(axes.figure.transFigure, place)
+    axes.text(5 / FULL, 1, text, transform=blended, weight="bold", ha="left", va="baseline")
+    axes.legend(
+        handles=handles, ncols=len(handles), loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, frameon=False, handlelength=1.6
+    )
+
+
+def _deviations(axes: Axes, families: list[Rows]) -> None:
+    prepare_deviations(axes)
+    axes.set(ylim=(len(families) - 0.5, -0.5), yticks=range(len(families)))
+    axes.set_yticklabels([plain(group[0]["group"]) for group in families])
+    axes.tick_params(axis="y", length=0)
+    for place, group in enumerate(families):
+        plot_deviations(axes, place, group)
+    _heading(axes, "What changes the function", deviation_handles())
+
+
+def _names(axes: Axes, claims: list[Row]) -> None:
+    looks = (("raw_overlap", style.DEVIATES, "", "by their numbers"), ("mapped_overlap", style.TRAINED, "////", "after the gauge"))
+    for place, row in enumerate(claims):
+        for offset, (key, color, hatch, _) in zip((-0.2, 0.2), looks, strict=True):
+            axes.barh(place + offset, row[key], height=0.36, color=color, hatch=hatch, edgecolor="white", linewidth=0)
+        axes.plot([row["chance"]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=1.0)
+    axes.set(xlim=(0, 1), ylim=(len(claims) - 0.4, -0.6), yticks=range(len(claims)), xlabel="share of the named coordinates that agree")
+    axes.set_yticklabels([plain(row["claim"]) for row in claims])
+    axes.tick_params(axis="y", length=0)
+    handles = [Patch(facecolor=color, hatch=hatch, edgecolor="white", linewidth=0, label=label) for _, color, hatch, label in looks]
+    _heading(axes, "Names of coordinates", [*handles, Line2D([], [], color="black", linewidth=1.0, label="chance")])
+
+
+def _sites(axes: Axes, recovery: Rows) -> None:
+    streams = [row for row in recovery if row["part"] == "residual"]
+    sites = list(dict.fromkeys(row["site"] for row in streams))
+    fewest, most = min(row["tokens"] for row in streams), max(row["tokens"] for row in streams)
+    lines = (("|C|", fewest, style.TRAINED, "o", "-"), ("C", most, style.DEVIATES, "^", (0, (4, 1.5))))
+    handles = []
+    for cost, tokens, color, marker, line in lines:
+        members = [row for row in streams if cost_of(row) == cost and row["tokens"] == tokens]
+        places = [place for place, site in enumerate(sites) if any(row["site"] == site for row in members)]
+        means = [mean(row["permutation_accuracy"] for row in members if row["site"] == sites[place]) for place in places]
+        label = f"{'absolute' if cost == '|C|' else 'signed'} correlation, {tokens} tokens"
+        handles += axes.plot(places, means, color=color, marker=marker, linestyle=line, markersize=3, label=label, clip_on=False)
+    axes.axhline(1, color=GREY, linewidth=0.6, zorder=0)
+    axes.set(xlim=(-0.3, len(sites) - 0.7), ylim=(0, 1.02), xlabel="residual site, from the embedding on", ylabel="share recovered")
+    _heading(axes, "The gauge found again", handles)
