@@ -25,7 +25,7 @@ from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix
 from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
 
-MOST_CHUNKS = 64
+MOST_CHUNKS = 8
 
 
 def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
