@@ -99,7 +99,7 @@ def test_a_model_of_the_users_own_is_five_lines(project: Project, tmp_path: Path
 
 def test_shards_and_arithmetic_come_from_the_models_entry(project: Project, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("models:\n  minilm-l6:\n    capture: {shards: 3, forward_dtypes: {float64: [terminal]}}\n")
+    mine.write_text("models:\n  minilm-l6:\n    capture: {shards: 3, forward_dtypes: {float64: [residual]}}\n")
     outputs = project.outputs("results/minilm-l6/0.1.0/summary.parquet", "--configfile", str(mine))
     moments = {path for path in outputs if "/moments/" in path}
     assert moments == {f"results/minilm-l6/0.1.0/moments/float64/{shard}-of-3" for shard in range(3)}
@@ -154,7 +154,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments:
         ("source: {hub: a/b, revision: main}\n    modality: text\n    calibration: kjv", "40 lower-case hex digits"),
         ("source: {path: config}\n    modality: text\n    calibration: kjv\n    colour: red", "colour"),
         (
-            "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [terminal]}}",
+            "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [residual]}}",
             "capture.forward_dtypes: the group residual",
         ),
     ],
