@@ -154,7 +154,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments:
         ("source: {hub: a/b, revision: main}\n    modality: text\n    calibration: kjv", "40 lower-case hex digits"),
         ("source: {path: config}\n    modality: text\n    calibration: kjv\n    colour: red", "colour"),
         (
-            "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [residual]}}",
+            "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [terminal]}}",
             "capture.forward_dtypes: the group residual",
         ),
     ],
