@@ -101,6 +101,8 @@ def _underived_parts(anatomy: Anatomy) -> Iterator[str]:
         read = any(item.reads == space.name for item in anatomy.maps)
         if space.kind == SpaceKind.OTHER and read and not norms_on(anatomy, space.name) and not any(item.activation for item in writers):
             yield f"two maps meet in {space.name} with nothing between them"
+        if space.kind in (SpaceKind.QUERY, SpaceKind.VALUE) and space.size // space.heads >= anatomy.primary_stack.width:
+            yield f"a head of {space.name} is as wide as the stream"
     for tensor in anatomy.tensors:
         if any(segment.space == "singleton" for axis in tensor.axes for segment in axis.segments):
             yield f"{tensor.name} enters the stream at some positions alone"
