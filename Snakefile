@@ -31,14 +31,15 @@ localrules:
     smoke,
     table1_scale,
     exact_recovery,
+    exact_recovery_scale,
     signed_permutation,
     signed_permutation_scale,
     audit,
     redundancy,
 
 
-ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES
-ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES
+ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + RECOVERY_TABLE_TARGETS
+ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES + RECOVERY_FIGURE_TARGETS
 
 
 rule all:
@@ -70,7 +71,12 @@ rule table1_scale:
 
 rule exact_recovery:
     input:
-        RECOVERY_TARGETS,
+        RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,
+
+
+rule exact_recovery_scale:
+    input:
+        RECOVERY_TABLE_TARGETS + RECOVERY_FIGURE_TARGETS,
 
 
 rule signed_permutation:

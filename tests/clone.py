@@ -18,6 +18,7 @@ TARGETS = (
     "smoke",
     "table1_scale",
     "exact_recovery",
+    "exact_recovery_scale",
     "signed_permutation",
     "signed_permutation_scale",
     "audit",

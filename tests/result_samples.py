@@ -12,7 +12,7 @@ import numpy
 import pyarrow as pa
 
 from normgauge.schemas.fingerprint import tables
-from normgauge.tables import BOOL, FLOAT, INT, STRING, STRINGS
+from normgauge.tables import BOOL, FLOAT, INT, INTS, STRING, STRINGS
 
 SEEDS = (42, 43, 44, 45, 46)
 
@@ -49,7 +49,7 @@ class Sample:
 
 def filled(schema: pa.Schema, **values: Any) -> dict[str, Any]:
     """A row of the schema with nulls where allowed and neutral values elsewhere, then `values`."""
-    neutral = {STRING: "", INT: 0, FLOAT: 0.0, BOOL: False, STRINGS: []}
+    neutral = {STRING: "", INT: 0, FLOAT: 0.0, BOOL: False, STRINGS: [], INTS: []}
     row = {each.name: None if each.nullable else neutral[each.type] for each in schema}
     assert set(values) <= set(row), set(values) - set(row)
     return row | values

@@ -214,3 +214,16 @@ def test_acquire_refuses_other_revisions_and_what_is_trained_here(tmp_path):
         acquire("nano", "seed7", {"source": {"trained": {"recipe": "gpt2-nano", "seed": 42}}}, tmp_path / "out")
     with pytest.raises(InputError, match="trained by the pipeline"):
         acquire("nano", "seed42", {"source": {"trained": {"recipe": "gpt2-nano", "seed": 42}}}, tmp_path / "out")
+
+
+def test_drawn_vectors_leave_the_matrices_as_initialised(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT2))
+    initialise(path, 5, tmp_path / "plain")
+    initialise(path, 5, tmp_path / "drawn", draw_vectors=True)
+    plain, drawn = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "drawn"))
+    for name, tensor in drawn.items():
+        assert torch.equal(tensor, plain[name]) == (tensor.dim() == 2), name
+    gains = torch.cat([tensor for name, tensor in drawn.items() if tensor.dim() == 1 and name.endswith("weight")])
+    assert gains.min() > 0
+    assert gains.unique().numel() == gains.numel()

@@ -87,3 +87,22 @@ def test_the_sliced_residual_is_exact_to_twice_the_precision():
     scale = np.abs(design) @ np.abs(values)
     assert (np.abs(sliced_product.residual(targets, design, values) - exact) / scale).max() < 2.0**-60
     assert (np.abs((targets - design @ values) - exact) / scale).max() > 2.0**-56
+
+
+def test_the_sliced_residual_does_not_lose_small_weights_beside_a_huge_one():
+    """A collapsed gain makes a feature of 1e-33 and, in the fit, a weight of 1e15 on it."""
+    generator = np.random.default_rng(3)
+    design, values = generator.standard_normal((6, 40)), generator.standard_normal((40, 3))
+    design[:, 7] *= 1e-33
+    values[7] *= 1e15
+    targets = design @ values
+    exact = np.array(
+        [
+            [
+                float(Fraction(targets[i, c]) - sum(map(Fraction.__mul__, map(Fraction, design[i]), map(Fraction, values[:, c]))))
+                for c in range(3)
+            ]
+            for i in range(6)
+        ]
+    )
+    assert np.abs(sliced_product.residual(targets, design, values) - exact).max() < 2.0**-60

@@ -145,3 +145,17 @@ def test_norm_parameters(kind):
         np.testing.assert_array_equal(layer.grid.round(found.biases), layer.biases)
     wrong = norm_parameters.solve(layer.residual, outputs, kind, 1e-2, has_bias)
     assert wrong.relative_residual.max() > 1e-6
+
+
+def test_zeros_are_flagged_because_their_sign_leaves_no_trace():
+    layer = planted_layers.layer(dtype="float16")
+    weights = layer.weights.copy()
+    weights[3, 5], weights[4, 6] = 0.0, -0.0
+    inputs = np.tanh(layer.residual)
+    design, outputs = maps.full_design(inputs, False, TORCH), inputs @ weights
+    result, looks = maps.settle(
+        design, maps.recover(design, [outputs], [False], layer.grid, TORCH)[0], inputs, outputs, False, layer.grid, TORCH
+    )
+    np.testing.assert_array_equal(result.values, weights)
+    np.testing.assert_array_equal(result.margins >= 4, weights != 0)
+    assert looks == []

@@ -19,11 +19,11 @@ from normgauge.errors import InputError
 from normgauge.provenance import import_closure, sha256_file
 from normgauge.recovery import solve
 from normgauge.recovery.arithmetic import arithmetic
-from normgauge.recovery.assemble import assemble
+from normgauge.recovery.assemble import assemble, assemble_all
 from normgauge.recovery.check_gauge import check_gauge
-from normgauge.recovery.compare import compare, straggler_rows, write_comparison
+from normgauge.recovery.compare import compare, route_rows, straggler_rows, write_comparison
 from normgauge.recovery.description import Description
-from normgauge.recovery.observe import observe
+from normgauge.recovery.observe import observe, observe_columns
 from normgauge.recovery.recover import close_stragglers
 from normgauge.schemas.recovery import tables
 from normgauge.tables import read_metadata
@@ -95,7 +95,7 @@ def test_half_precision_storage(tmp_path):
 def test_rows_fit_their_schemas(gpt2, tmp_path):
     checkpoint, folder = gpt2
     output = folder / "recovered"
-    kinds = ("map", "certificates", "null", "stragglers", "falsifier")
+    kinds = ("map", "certificates", "null", "stragglers", "falsifier", "margins", "hardest", "attack")
     files = {kind: tmp_path / f"{kind}.parquet" for kind in kinds}
     write_comparison(checkpoint, {"model": "tiny", "revision": "seed32"}, output, files)
     everything = {f"recovery_{kind}": tables.read(path, f"recovery_{kind}") for kind, path in files.items()}
@@ -104,6 +104,43 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
     assert everything["recovery_certificates"][0]["method"] == "sieve"
     assert sum(row["matches"] + row["claimed"] for row in everything["recovery_falsifier"]) == 0
     assert min(row["residual_ratio"] for row in everything["recovery_falsifier"]) > 1e11
+    margins = [row["margin"] for row in everything["recovery_margins"]]
+    assert margins[-1] == min(row["margin"] for row in everything["recovery_hardest"] if row["margin"] >= 4)
+    assert len(margins) > 1
+    assert all(row["gain"] == checkpoint.tensors[gain_of(row["module"])][row["input"]] for row in everything["recovery_hardest"])
+    attacked = everything["recovery_attack"]
+    assert {row["right"] for row in attacked} <= {None, True}
+    assert all((row["right"] is None) == (row["survivors"] != 1) for row in attacked)
+
+
+def gain_of(module):
+    block = module.rpartition(".")[0].rpartition(".")[0]
+    return "transformer.ln_f.weight" if module == "lm_head" else f"{block}.ln_{1 if '.attn.' in module else 2}.weight"
+
+
+def test_two_routes_are_compared_value_by_value(gpt2, tmp_path):
+    _, folder = gpt2
+    first = folder / "recovered"
+    values, claimed = load_file(first / "recovered.safetensors"), load_file(first / "claimed.safetensors")
+    name = "transformer.h.1.attn.c_attn.weight"
+    values[name].view(torch.int32)[3, 5] ^= 1
+    claimed[name][4, 6] = False
+    save_file(values, tmp_path / "recovered.safetensors")
+    save_file(claimed, tmp_path / "claimed.safetensors")
+    rows = {row["tensor"]: row for row in route_rows(first, tmp_path)}
+    assert (rows[name]["both"], rows[name]["different"], rows[name]["one"]) == (rows[name]["values"] - 1, 1, 1)
+    del rows[name]
+    assert {(row["different"], row["one"]) for row in rows.values()} == {(0, 0)}
+
+
+def test_each_file_is_assembled_or_says_why_not(gpt2, tmp_path):
+    _, folder = gpt2
+    original, torch_file = folder / "checkpoint" / "model.safetensors", tmp_path / "pytorch_model.bin"
+    torch_file.write_bytes(b"anything")
+    whole, other = assemble_all([original, torch_file], folder / "recovered" / "recovered.safetensors", tmp_path / "assembled")
+    assert whole["assembled_sha256"] == whole["sha256"] == sha256_file(tmp_path / "assembled" / "model.safetensors")
+    assert other["assembled_sha256"] is None
+    assert "not a safetensors file" in other["reason"]
 
 
 def test_the_comparison_counts_a_planted_wrong_bit(gpt2, tmp_path):
@@ -178,6 +215,18 @@ def test_stragglers_close_with_fresh_observations(tmp_path):
     assert sum(row["misses"] for row in after) == 0
     assert sum(row["flagged"] for row in after) == sum(not look["within_reach"] for look in looks) > 0
     assert not any(look["open"] for look in looks)
+
+
+def test_fresh_outputs_are_the_modules_own_rounded_once(gpt2, tmp_path):
+    checkpoint, _ = gpt2
+    model, columns = build_model(checkpoint, "float64"), {"transformer.h.1.mlp.c_proj": [3, 30], "lm_head": [100]}
+    observe_columns(model, checkpoint.config, tmp_path / "fresh", 64, 7, columns)
+    for name, chosen in columns.items():
+        module = model.get_submodule(name)
+        inputs = torch.from_numpy(np.fromfile(tmp_path / "fresh" / f"{name}.inputs.f64").reshape(64, -1))
+        outputs = np.fromfile(tmp_path / "fresh" / f"{name}.outputs.f64").reshape(64, -1)
+        own, size = module(inputs)[:, chosen].numpy(), module(inputs.abs()).abs().max().item()
+        assert 0 < np.abs(outputs - own).max() < 1e-14 * size
 
 
 def test_missing_and_torn_arrays_are_refused(gpt2, tmp_path):

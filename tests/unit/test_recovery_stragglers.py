@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 
 import planted_layers
-from normgauge.recovery import maps
+from normgauge.recovery import maps, sliced_product
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.grids import grid
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Evidence, Straggler, gather
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, TRUSTED_MARGIN, Evidence, Straggler, gather
 
 TORCH = arithmetic("torch")
 
@@ -20,7 +20,7 @@ def hard_layer(rows, seed=3):
     gains = store.round(generator.lognormal(-0.5, 0.4, 32))
     gains[9] = np.float32(-2.6e-4)
     weights = store.round(generator.standard_normal((32, 24)) * 0.14)
-    weights[9, ::2] = store.round(weights[9, ::2] * 2e-5)
+    weights[9, ::2] = store.round(weights[9, ::2] * np.geomspace(2e-5, 1e-6, 12))
     weights[4, 3] = float(np.float32(3e-8))
     bias = store.round(generator.standard_normal(24) * 0.3)
     return planted_layers.layer(seed=seed, rows=rows, width=32, gains=gains, biases=np.zeros(32), weights=weights, bias=bias)
@@ -31,6 +31,11 @@ def first_stage(layer):
     return maps.recover(design, [layer.outputs], [True], layer.grid, TORCH)[0]
 
 
+def settled_by_second_look(layer, result):
+    design = maps.gauge_design(layer.inputs, layer.gains, layer.biases, TORCH)
+    return maps.settle(design, result, layer.inputs, layer.outputs, True, layer.grid, TORCH)
+
+
 def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
     layer = hard_layer(400)
     result = first_stage(layer)
@@ -39,7 +44,7 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
     assert (result.margins < REQUIRED_MARGIN).any()
     assert not (wrong & (result.margins >= REQUIRED_MARGIN)).any()
 
-    settled, looks = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    settled, looks = settled_by_second_look(layer, result)
     assert not ((settled.values != layer.truth) & (settled.margins >= REQUIRED_MARGIN)).any()
     pending = [look for look in looks if look.decision.margins.min() < REQUIRED_MARGIN]
     assert pending
@@ -58,7 +63,7 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
 def test_a_second_look_with_the_decided_coordinates_held_only_raises_margins():
     result = first_stage(hard_layer(400))
     layer = hard_layer(400)
-    settled, _ = maps.settle(result, layer.inputs, layer.outputs, True, layer.grid)
+    settled, _ = settled_by_second_look(layer, result)
     assert (settled.margins < REQUIRED_MARGIN).sum() <= (result.margins < REQUIRED_MARGIN).sum()
 
 
@@ -73,6 +78,15 @@ def test_evidence_merges_to_the_same_as_all_at_once_and_falls_as_the_root():
     np.testing.assert_allclose(merged.estimate()[0], whole.estimate()[0], rtol=1e-10)
     np.testing.assert_allclose(merged.estimate()[1], whole.estimate()[1], rtol=1e-2)
     np.testing.assert_allclose(parts[0].estimate()[1] / whole.estimate()[1], np.sqrt(6), rtol=0.1)
+
+
+def test_parts_weigh_by_their_precision():
+    generator = np.random.default_rng(1)
+    design, noise = generator.standard_normal((4000, 2)), generator.standard_normal(4000)
+    noisy, precise = Evidence.of(design, noise), Evidence.of(design[::-1], noise * 2.0**-5)
+    both = noisy.merge(precise).estimate()[1]
+    np.testing.assert_allclose(both, precise.estimate()[1], rtol=0.01)
+    assert (both < precise.estimate()[1]).all()
 
 
 def test_a_weight_below_its_noise_is_out_of_reach():
@@ -92,5 +106,56 @@ def test_a_planted_wrong_bit_is_seen_by_the_evidence():
     values = result.values.copy()
     values[5, 0] = low[0]
     flagged = dataclasses.replace(result, values=values, margins=np.where(np.arange(49)[:, None] == 5, 0.0, result.margins))
-    settled, _ = maps.settle(flagged, layer.inputs, layer.outputs, True, layer.grid)
+    settled, _ = settled_by_second_look(layer, flagged)
     np.testing.assert_array_equal(settled.values, layer.truth)
+
+
+def summed_in_order(design, values):
+    """A matrix product as plain float64 loops form it: where leading columns hardly vary, all rows round alike."""
+    total = np.zeros(len(design))
+    for column, value in zip(design.T, values, strict=True):
+        total = total + column * value
+    return total
+
+
+def test_a_residual_in_plain_float64_would_claim_a_wrong_value_and_the_sliced_one_does_not():
+    """The one miss seen in development: many rows lift a common rounding error above the noise of their mean."""
+    generator = np.random.default_rng(4)
+    rows, store = 32_768, grid("float32")
+    design = np.hstack([np.full((rows, 12), 1.1) * generator.uniform(0.5, 2, 12), generator.standard_normal((rows, 3)), np.ones((rows, 1))])
+    start = np.append(store.round(generator.standard_normal(15) * 0.14), 0.0)
+    outputs = -sliced_product.residual(np.zeros((rows, 1)), design, start[:, None])[:, 0]
+    bias = (outputs - summed_in_order(design, start)).mean()
+    start[-1] = store.round(np.array([1.5 * 2.0 ** (23 + np.floor(np.log2(abs(bias))))]))[0]  # its spacing is just below the bias
+    outputs = -sliced_product.residual(np.zeros((rows, 1)), design, start[:, None])[:, 0]
+    straggler = Straggler(0, np.array([15]), start)
+    plain = straggler.decide(Evidence.of(design[:, 15:], outputs - summed_in_order(design, start)), store)
+    assert plain.values[0] != start[-1]
+    assert plain.margins[0] >= REQUIRED_MARGIN
+    sliced = straggler.decide(gather([straggler], design, outputs[:, None])[0], store)
+    assert sliced.values[0] == start[-1]
+    assert sliced.margins[0] >= REQUIRED_MARGIN
+
+
+def test_a_margin_of_a_fit_on_plain_residuals_is_not_trusted_below_16(monkeypatch):
+    generator = np.random.default_rng(5)
+    store, inputs = grid("float32"), generator.standard_normal((2000, 12))
+    weights = store.round(generator.standard_normal((12, 1)) * 0.14)
+    noise = maps.solve(maps.full_design(inputs, False, TORCH).factors, inputs @ weights, TORCH).noise
+    weights[5, 0] = 1.5 * 2.0 ** np.ceil(np.log2(10 * noise[5, 0]) + 23)  # its spacing is 10 to 20 noises
+    design, outputs = maps.full_design(inputs, False, TORCH), inputs @ weights
+    honest = maps.solve
+
+    def biased(*arguments, extended=False):
+        solution = honest(*arguments, extended=extended)
+        if not extended:
+            solution.values[5] += store.ulp(weights[5])
+        return solution
+
+    monkeypatch.setattr(maps, "solve", biased)
+    first = maps.recover(design, [outputs], [False], store, TORCH)[0]
+    assert first.values[5] != weights[5]
+    assert REQUIRED_MARGIN <= first.margins[5] < TRUSTED_MARGIN
+    settled, _ = maps.settle(design, first, inputs, outputs, False, store, TORCH)
+    np.testing.assert_array_equal(settled.values, weights)
+    assert settled.margins.min() >= REQUIRED_MARGIN

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from normgauge.errors import InputError
+from normgauge.recovery.tabulate import write_tables as write_recovery
 from normgauge.render import figures, recovery, style
 from normgauge.render.drawing import draw
 from normgauge.render.style import Ruler
@@ -38,7 +39,7 @@ from normgauge.schemas.fingerprint import tables
 from result_samples import SEEDS, STUDY, Sample, filled, write_results
 
 PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
-RECOVERY = ("recovery", "recovery_calibration")
+RECOVERY = ("exact_recovery", "recovery", "recovery_calibration", "recovery_trend", "recovery_gains")
 NAMES = tuple(figures.DRAWINGS)
 BUILDERS = {"table1": table1, "table2": table2, "trained_vs_random": trained_vs_random}
 KINDS = ("fingerprint", "schur")
@@ -315,30 +316,57 @@ def test_same_inputs_same_bytes(name: str, study: list[Path], tmp_path: Path) ->
 
 
 def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
-    """The two tables of exact recovery from made-up maps, the last checkpoint without a LayerNorm."""
+    """The tables of exact recovery from made-up files, the last checkpoint without a LayerNorm and not assembled."""
     populations = {"behind a LayerNorm": "gauge line and lattice", "no norm": "least squares", "embedding": "none"}
-    maps, nulls, map_schema = [], [], recovery_schemas.tables.schemas["recovery_map"]
+    schemas = recovery_schemas.tables.schemas
+    inputs: dict[str, list[Path]] = {}
     for place in range(checkpoints):
         metadata = {"model": f"organisation-a-rather-long-model-name_with.many-parts-{place}", "revision": "1.0"}
         norms = place == 0 or place < checkpoints - 1
-        rows = [
-            filled(map_schema, tensor=f"{place}.{number}", population=population, argument=argument, values=10**7, determined=10**7)
-            | {"recovered": 10**7 - 1, "flagged": 1, "min_margin": 3.4 + place, "score": 1e-4 if norms and number == 0 else None}
-            for number, (population, argument) in enumerate(populations.items())
-        ]
-        counts = [100 + (-1) ** number if norms else 0 for number in range(50)]
-        bins = [{"low": number / 100, "high": (number + 1) / 100, "count": count} for number, count in enumerate(counts)]
-        for kind, content, paths in (("map", rows, maps), ("null", bins, nulls)):
-            paths.append(folder / str(place) / f"{kind}.parquet")
-            recovery_schemas.tables.write(paths[-1], f"recovery_{kind}", content, metadata)
-    outputs = {
-        "recovery": folder / "recovery.parquet",
-        "recovery_csv": folder / "recovery.csv",
-        "calibration": folder / "recovery_calibration.parquet",
-        "calibration_csv": folder / "recovery_calibration.csv",
-    }
-    recovery.write_tables(maps, nulls, outputs)
+        counts = {"values": 10**7, "determined": 10**7, "recovered": 10**7 - 1, "flagged": 1, "misses": 0}
+        files = {
+            "map": [
+                filled(schemas["recovery_map"], tensor=f"{place}.{number}", population=population, argument=argument)
+                | {**counts, "min_margin": 3.4 + place, "score": 1e-4 if norms and number == 0 else None}
+                for number, (population, argument) in enumerate(populations.items())
+            ],
+            "null": [
+                {"low": number / 100, "high": (number + 1) / 100, "count": 100 + (-1) ** number if norms else 0} for number in range(50)
+            ],
+            "certificates": [filled(schemas["recovery_certificates"], survivors=1 + place)],
+            "falsifier": [filled(schemas["recovery_falsifier"], values=10, claimed=0, matches=place)],
+            "stragglers": [filled(schemas["recovery_stragglers"], chunks=place)],
+            "attack": [filled(schemas["recovery_attack"], right=None), filled(schemas["recovery_attack"], right=True)],
+            "assembly": [{"file": "a", "sha256": "b", "assembled_sha256": "b" if norms else None, "reason": None}],
+            "margins": [
+                filled(schemas["recovery_margins"], method=method, rows=rows, margin=rows**0.5 / 9)
+                for rows in (1000, 2000)
+                for method in ("joint fit", "held fit")
+            ],
+            "hardest": [
+                filled(schemas["recovery_hardest"], gain=gain, weight=0.1, margin=1e3 * abs(gain)) for gain in (0.3, -2.6e-4, 1e-33)
+            ],
+        }
+        if norms:
+            files["routes"] = [filled(schemas["recovery_routes"], different=2)]
+        for kind, content in files.items():
+            path = folder / str(place) / f"{kind}.parquet"
+            recovery_schemas.tables.write(path, f"recovery_{kind}", content, metadata)
+            inputs.setdefault(kind, []).append(path)
+    outputs = {name: folder / f"{name}.parquet" for name in RECOVERY} | {f"{name}_csv": folder / f"{name}.csv" for name in RECOVERY}
+    write_recovery(inputs, outputs)
     return {name: recovery_schemas.tables.read(folder / f"{name}.parquet", name) for name in RECOVERY}
+
+
+def test_the_row_of_a_checkpoint_sums_its_populations_and_carries_its_checks(tmp_path: Path) -> None:
+    rows = [row for row in recovered(tmp_path, 3)["exact_recovery"] if row["population"] == "all"]
+    assert [row["values"] for row in rows] == [3 * 10**7] * 3
+    assert [(row["most_survivors"], row["falsifier_matches"], row["chunks"], row["attack_reached"]) for row in rows] == [
+        (1, 0, 0, 1),
+        (2, 1, 1, 1),
+        (3, 2, 2, 1),
+    ]
+    assert [(row["sha256_equal"], row["route_differences"]) for row in rows] == [(True, 2), (True, 2), (None, None)]
 
 
 @pytest.mark.parametrize("checkpoints", [1, 7])

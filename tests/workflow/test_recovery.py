@@ -11,21 +11,47 @@ from clone import ROOT, SMOKE, Project
 from normgauge.provenance import import_closure
 from normgauge.schemas.recovery import tables
 
-PER_MODEL = {"observe_activations", "solve_weights", "close_stragglers", "compare_recovery"}
-ONCE = {"tabulate_recovery": 1, "draw_recovery": 1, "draw_recovery_calibration": 1}
+PER_MODEL = {"observe_activations", "solve_weights", "close_stragglers", "compare_recovery", "assemble_recovery"}
+SECOND_ROUTE = {"solve_weights_again", "compare_routes"}
+DRAWN = {"draw_exact_recovery", "draw_recovery_calibration", "draw_recovery_trend", "draw_recovery_gains"}
+ONCE = dict.fromkeys({"tabulate_recovery", "draw_recovery", *DRAWN}, 1)
 FOLDER = "results/gpt2-smoke/seed42"
 
 
-def test_every_listed_model_is_observed_solved_closed_and_compared(project: Project) -> None:
+def test_every_listed_model_is_observed_solved_closed_compared_and_assembled(project: Project) -> None:
     plan = project.plan("exact_recovery")
-    models = len(yaml.safe_load((ROOT / "config/config.yaml").read_text())["recovery"]["models"])
-    expected = dict.fromkeys(PER_MODEL, models) | ONCE
+    configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())["recovery"]
+    expected = (
+        dict.fromkeys(PER_MODEL, len(configuration["models"])) | dict.fromkeys(SECOND_ROUTE, len(configuration["second_route"])) | ONCE
+    )
     assert {rule: plan.get(rule) for rule in expected} == expected
     assert not plan.keys() & {"capture_moments", "measure_reinitialised", "tabulate_table1"}
 
 
-def test_the_default_targets_do_not_ask_for_it(project: Project) -> None:
-    assert not project.plan("all").keys() & (PER_MODEL | ONCE.keys())
+def test_the_default_targets_ask_for_its_tables_and_figures(project: Project) -> None:
+    tables_plan, figures_plan = project.plan("all_tables"), project.plan("all_figures")
+    assert tables_plan.keys() >= PER_MODEL | {"tabulate_recovery", "draw_recovery"}
+    assert not tables_plan.keys() & DRAWN
+    assert figures_plan.keys() >= PER_MODEL | DRAWN
+
+
+def test_the_scale_target_recovers_gpt2_in_its_published_shape(project: Project) -> None:
+    outputs = project.outputs("exact_recovery_scale")
+    assert "results/gpt2-124m/seed42/recovery/assembly.parquet" in outputs
+    assert all("/scale/" in path for path in outputs if path.startswith(("figures/", "results/tables/")))
+    assert not [path for path in outputs if path.startswith("results/pythia")]
+
+
+def test_the_published_gpt2_is_pinned_by_its_sha256(project: Project) -> None:
+    source = yaml.safe_load((ROOT / "config/paper.yaml").read_text())["models"]["gpt2"]["source"]
+    assert source["sha256"] == {"model.safetensors": "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"}
+    assert any(path.startswith("results/gpt2/") for path in project.outputs("exact_recovery", "--configfile", "config/paper.yaml"))
+
+
+def test_models_that_are_not_recovered_are_not_solved_again(project: Project) -> None:
+    plan = project.plan("exact_recovery", "--config", 'recovery={"models": ["minilm-l6"]}')
+    assert plan["solve_weights"] == 1
+    assert not plan.keys() & SECOND_ROUTE
 
 
 def test_the_solvers_job_has_one_input_and_it_is_no_checkpoint(project: Project) -> None:
@@ -66,9 +92,12 @@ def test_a_tiny_model_end_to_end(recovered: Project) -> None:
     assert falsified
     assert sum(row["claimed"] + row["matches"] for row in falsified) == 0
     assert not (recovered / f"{FOLDER}/recovery/observations").exists()
-    for kind in ("recovery", "recovery_calibration"):
+    for kind in ("exact_recovery", "recovery", "recovery_calibration", "recovery_trend", "recovery_gains"):
         assert {row["model"] for row in tables.read(recovered / f"results/tables/smoke/{kind}.parquet", kind)} == {"gpt2-smoke"}
-    for name in ("map", "null-calibration"):
+    whole = tables.read(recovered / "results/tables/smoke/exact_recovery.parquet", "exact_recovery")[-1]
+    assert (whole["misses"], whole["falsifier_matches"], whole["route_differences"], whole["most_survivors"]) == (0, 0, 0, 1)
+    assert whole["sha256_equal"] is (True if whole["recovered"] == whole["values"] else None)
+    for name in ("map", "recovered-share", "null-calibration", "margin-against-n", "hardest-column"):
         assert (recovered / f"figures/smoke/exact-recovery/{name}.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -100,6 +100,9 @@ TRAINED = models_with(TrainedSource)
 RANDOM = models_with(RandomInitSource)
 STUDY = [pair for item in config["study"]["models"] for pair in listed_checkpoints(item, "study.models")]
 RECOVERED = [pair for item in config["recovery"]["models"] for pair in listed_checkpoints(item, "recovery.models")]
+SECOND_ROUTE = [
+    pair for item in config["recovery"]["second_route"] for pair in listed_checkpoints(item, "recovery.second_route") if pair in RECOVERED
+]
 # what is measured -> the checkpoints of which it is
 GAUGED = {
     kind: [pair for item in config["gauge"][key] for pair in listed_checkpoints(item, f"gauge.{key}")]
@@ -259,9 +262,9 @@ def study_files(*kinds):
     ]
 
 
-def recovery_files(kind):
-    """This file of every checkpoint whose weights are recovered."""
-    return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in RECOVERED]
+def recovery_files(kind, checkpoints=RECOVERED):
+    """This file of every checkpoint whose weights are recovered, or of those given."""
+    return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in checkpoints]
 
 
 def gauge_files(kind):

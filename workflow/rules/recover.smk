@@ -1,6 +1,10 @@
-RECOVERY_TARGETS = [f"{TABLES}/{name}.{suffix}" for name in ("recovery", "recovery_calibration") for suffix in ("parquet", "csv")] + [
-    f"{FIGURES}/exact-recovery/{name}.pdf" for name in ("map", "null-calibration")
+RECOVERY_TABLES = ("exact_recovery", "recovery", "recovery_calibration", "recovery_trend", "recovery_gains")
+RECOVERY_FIGURES = ("recovered-share", "null-calibration", "margin-against-n", "hardest-column")
+COMPARED = ("map", "certificates", "null", "stragglers", "falsifier", "margins", "hardest", "attack")
+RECOVERY_TABLE_TARGETS = [f"{TABLES}/{name}.{suffix}" for name in RECOVERY_TABLES for suffix in ("parquet", "csv")] + [
+    f"{FIGURES}/exact-recovery/map.pdf"
 ]
+RECOVERY_FIGURE_TARGETS = [f"{FIGURES}/exact-recovery/{name}.pdf" for name in RECOVERY_FIGURES]
 
 
 rule observe_activations:
@@ -46,8 +50,44 @@ rule solve_weights:
         runtime=120,
     params:
         code=code_of("solve_weights.py"),
+        arithmetic="torch",
     script:
         "../scripts/solve_weights.py"
+
+
+# The same from the same observations, with another BLAS, another LAPACK and one thread: the bits must not depend on them.
+use rule solve_weights as solve_weights_again with:
+    output:
+        temp(directory("results/{model}/{revision}/recovery/second-route")),
+    log:
+        "logs/solve_weights_again/{model}/{revision}.log",
+    benchmark:
+        "logs/benchmarks/solve_weights_again/{model}/{revision}.tsv"
+    threads: 1
+    params:
+        code=code_of("solve_weights.py"),
+        arithmetic="scipy",
+
+
+rule compare_routes:
+    input:
+        manifest="results/{model}/{revision}/checkpoint.json",
+        first="results/{model}/{revision}/recovery/solution",
+        second="results/{model}/{revision}/recovery/second-route",
+    output:
+        "results/{model}/{revision}/recovery/routes.parquet",
+    log:
+        "logs/compare_routes/{model}/{revision}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 1
+    resources:
+        mem_mb=model_memory,
+        runtime=20,
+    params:
+        code=code_of("compare_routes.py"),
+    script:
+        "../scripts/compare_routes.py"
 
 
 rule close_stragglers:
@@ -83,11 +123,7 @@ rule compare_recovery:
         manifest="results/{model}/{revision}/checkpoint.json",
         closed="results/{model}/{revision}/recovery/closed",
     output:
-        map="results/{model}/{revision}/recovery/map.parquet",
-        certificates="results/{model}/{revision}/recovery/certificates.parquet",
-        null="results/{model}/{revision}/recovery/null.parquet",
-        stragglers="results/{model}/{revision}/recovery/stragglers.parquet",
-        falsifier="results/{model}/{revision}/recovery/falsifier.parquet",
+        **{kind: f"results/{{model}}/{{revision}}/recovery/{kind}.parquet" for kind in COMPARED},
     log:
         "logs/compare_recovery/{model}/{revision}.log",
     benchmark:
@@ -105,17 +141,38 @@ rule compare_recovery:
         "../scripts/compare_recovery.py"
 
 
+rule assemble_recovery:
+    input:
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+        closed="results/{model}/{revision}/recovery/closed",
+    output:
+        folder=directory("results/{model}/{revision}/recovery/assembled"),
+        table="results/{model}/{revision}/recovery/assembly.parquet",
+    log:
+        "logs/assemble_recovery/{model}/{revision}.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 1
+    resources:
+        mem_mb=model_memory,
+        runtime=20,
+    params:
+        code=code_of("assemble_recovery.py"),
+        entry=entry_part("config"),
+    script:
+        "../scripts/assemble_recovery.py"
+
+
 rule tabulate_recovery:
     input:
-        maps=recovery_files("map"),
-        nulls=recovery_files("null"),
+        **{kind: recovery_files(kind) for kind in (*COMPARED, "assembly")},
+        routes=recovery_files("routes", SECOND_ROUTE),
     output:
-        recovery=f"{TABLES}/recovery.parquet",
-        recovery_csv=f"{TABLES}/recovery.csv",
-        calibration=f"{TABLES}/recovery_calibration.parquet",
-        calibration_csv=f"{TABLES}/recovery_calibration.csv",
+        **{name: f"{TABLES}/{name}.parquet" for name in RECOVERY_TABLES},
+        **{f"{name}_csv": f"{TABLES}/{name}.csv" for name in RECOVERY_TABLES},
     log:
-        f"logs/{TABLES}/recovery.log",
+        f"logs/{TABLES}/exact_recovery.log",
     conda:
         "../../envs/pipeline.yaml"
     threads: 1
@@ -170,3 +227,57 @@ use rule draw_recovery as draw_recovery_calibration with:
     params:
         code=code_of("draw.py"),
         figure="recovery_calibration",
+
+
+use rule draw_recovery as draw_exact_recovery with:
+    input:
+        f"{TABLES}/exact_recovery.parquet",
+    output:
+        pdf=f"{FIGURES}/exact-recovery/recovered-share.pdf",
+        svg=report(
+            f"{FIGURES}/exact-recovery/recovered-share.svg",
+            caption="../report/exact_recovery.rst",
+            category="Exact recovery",
+            labels={"figure": "Recovered share by population"},
+        ),
+    log:
+        f"logs/{FIGURES}/exact-recovery/recovered-share.log",
+    params:
+        code=code_of("draw.py"),
+        figure="exact_recovery",
+
+
+use rule draw_recovery as draw_recovery_trend with:
+    input:
+        f"{TABLES}/recovery_trend.parquet",
+    output:
+        pdf=f"{FIGURES}/exact-recovery/margin-against-n.pdf",
+        svg=report(
+            f"{FIGURES}/exact-recovery/margin-against-n.svg",
+            caption="../report/recovery_trend.rst",
+            category="Exact recovery",
+            labels={"figure": "Margin against the number of observations"},
+        ),
+    log:
+        f"logs/{FIGURES}/exact-recovery/margin-against-n.log",
+    params:
+        code=code_of("draw.py"),
+        figure="recovery_trend",
+
+
+use rule draw_recovery as draw_recovery_gains with:
+    input:
+        f"{TABLES}/recovery_gains.parquet",
+    output:
+        pdf=f"{FIGURES}/exact-recovery/hardest-column.pdf",
+        svg=report(
+            f"{FIGURES}/exact-recovery/hardest-column.svg",
+            caption="../report/recovery_gains.rst",
+            category="Exact recovery",
+            labels={"figure": "The hardest column and its gains"},
+        ),
+    log:
+        f"logs/{FIGURES}/exact-recovery/hardest-column.log",
+    params:
+        code=code_of("draw.py"),
+        figure="recovery_gains",

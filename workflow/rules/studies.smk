@@ -6,6 +6,7 @@ from pathlib import Path
 OWN_CONFIGURATION = {
     "smoke": "config/test/smoke.yaml",
     "table1_scale": "config/scale.yaml",
+    "exact_recovery_scale": "config/scale.yaml",
     "signed_permutation_scale": "config/gauge-scale.yaml",
 }
 REQUESTED = [word for word in sys.argv[1:] if not word.startswith("-")]

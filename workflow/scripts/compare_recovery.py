@@ -3,13 +3,11 @@
 from _script import reporting
 
 with reporting(snakemake):
-    import json
     from pathlib import Path
 
     from normgauge.checkpoints.opening import open_checkpoint
-    from normgauge.recovery.compare import write_comparison
+    from normgauge.recovery.compare import provenance, write_comparison
 
-    manifest = json.loads(Path(snakemake.input.manifest).read_text())
-    identity = {key: manifest[key] for key in ("model", "revision", "weights_sha256")}
-    checkpoint = open_checkpoint(snakemake.input.checkpoint, snakemake.params.entry.get("config"))
-    write_comparison(checkpoint, identity, Path(snakemake.input.closed), dict(snakemake.output.items()))
+    given = snakemake.input
+    checkpoint = open_checkpoint(given.checkpoint, snakemake.params.entry.get("config"))
+    write_comparison(checkpoint, provenance(given.manifest), Path(given.closed), dict(snakemake.output.items()))

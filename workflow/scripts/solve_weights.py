@@ -6,4 +6,4 @@ with reporting(snakemake):
     from normgauge.recovery.solve import main
 
     set_arithmetic(snakemake.threads)
-    main([snakemake.input.observations, snakemake.output[0]])
+    main([snakemake.input.observations, snakemake.output[0], "--arithmetic", snakemake.params.arithmetic])

@@ -1,8 +1,8 @@
-"""Write the identifiability maps of all checkpoints as one table, and their rounding residuals at wrong places as another."""
+"""Write the recovery tables of all checkpoints: the maps and their sums, residuals at wrong places, margins, and the hardest columns."""
 
 from _script import reporting
 
 with reporting(snakemake):
-    from normgauge.render.recovery import write_tables
+    from normgauge.recovery.tabulate import write_tables
 
-    write_tables(snakemake.input.maps, snakemake.input.nulls, snakemake.output)
+    write_tables(snakemake.input, snakemake.output)

@@ -47,7 +47,7 @@ def acquire(
         case LocalSource():
             link_folder(base / source.path, target)
         case RandomInitSource():
-            initialise(base / source.config, seed_of(revision), target)
+            initialise(base / source.config, seed_of(revision), target, source.draw_vectors)
         case _:
             raise InputError(f"models.{model_id}: the recipe {source.recipe} is trained by the pipeline, there is nothing to fetch")
 

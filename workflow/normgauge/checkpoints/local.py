@@ -36,12 +36,13 @@ def _link(origin: Path, target: Path) -> None:
         shutil.copyfile(origin, target)
 
 
-def initialise(config_path: Path, seed: int, folder: Path) -> None:
+def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = False) -> None:
     """Write config.json and model.safetensors (float32) of the class that `config_path` describes, initialised from `seed`.
 
     The class is `architectures[0]`; where the file names none, it is the base model of the `model_type`, and the written
     config.json says so. The weights are those of transformers' own initialisation after `torch.manual_seed(seed)`: the
-    same seed gives the same bytes. Raises InputError when the file is not such a configuration.
+    same seed gives the same bytes. `draw_vectors` then draws gains (log-normal, deviation 0.5) and biases (Gaussian, 0.1) as well, in the
+    order of the parameters. Raises InputError when the file is not such a configuration.
     """
     import torch
 
@@ -53,6 +54,11 @@ def initialise(config_path: Path, seed: int, folder: Path) -> None:
             model = model_class(config)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
             raise InputError(f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct the sizes") from error
+        if draw_vectors:
+            for name, parameter in model.named_parameters():
+                if parameter.dim() == 1:
+                    drawn = torch.randn(parameter.shape)
+                    parameter.data = (0.5 * drawn).exp() if name.endswith("weight") else 0.1 * drawn
     with atomic_path(folder) as temporary:
         # The names of the class itself, not of an older file layout that transformers may translate from.
         model.save_pretrained(temporary, save_original_format=False)

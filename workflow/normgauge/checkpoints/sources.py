@@ -93,10 +93,14 @@ class LocalSource:
 
 @dataclass(frozen=True)
 class RandomInitSource:
-    """The initialisation of the transformers class that a config.json describes, one revision per seed."""
+    """The initialisation of the transformers class that a config.json describes, one revision per seed.
+
+    draw_vectors: gains and biases are drawn too, which an initialisation leaves at one and zero.
+    """
 
     config: str
     seeds: tuple[int, ...]
+    draw_vectors: bool = False
 
     provenance = "random initialisation"
 
@@ -106,7 +110,8 @@ class RandomInitSource:
 
     def record(self, revision: str) -> dict[str, Any]:
         """What the manifest says of this source."""
-        return {"random_init": {"config": PurePosixPath(self.config).name, "seed": seed_of(revision)}}
+        drawn = {"draw_vectors": True} if self.draw_vectors else {}
+        return {"random_init": {"config": PurePosixPath(self.config).name, "seed": seed_of(revision), **drawn}}
 
 
 @dataclass(frozen=True)
@@ -206,8 +211,11 @@ def _local(where: str, source: Mapping[str, Any]) -> LocalSource:
 def _random_init(where: str, source: Mapping[str, Any]) -> RandomInitSource:
     _only(where, source, required=("random_init",))
     where, source = f"{where}.random_init", _mapping(f"{where}.random_init", source["random_init"])
-    _only(where, source, required=("config", "seed"))
-    return RandomInitSource(_text(f"{where}.config", source["config"]), _seeds(where, source["seed"]))
+    _only(where, source, required=("config", "seed"), optional=("draw_vectors",))
+    drawn = source.get("draw_vectors", False)
+    if not isinstance(drawn, bool):
+        raise InputError(f"{where}.draw_vectors: expected true or false, found {drawn!r}")
+    return RandomInitSource(_text(f"{where}.config", source["config"]), _seeds(where, source["seed"]), drawn)
 
 
 def _trained(where: str, source: Mapping[str, Any]) -> TrainedSource:

@@ -6,13 +6,15 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from normgauge.errors import InputError
-from normgauge.provenance import atomic_path
+from normgauge.provenance import atomic_path, sha256_file
 
 DTYPES = {
     "F32": torch.float32,
@@ -24,13 +26,35 @@ DTYPES = {
 }
 
 
+def assemble_all(files: Sequence[Path], recovered: Path, folder: Path) -> list[dict[str, Any]]:
+    """Assemble each of a checkpoint's files in `folder`; rows of schema `recovery_assembly`, with the reason where one cannot be.
+
+    recovered: the safetensors file of recovered tensors. `folder` is written as a whole.
+    """
+    tensors, rows = load_file(recovered), []
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        for file in files:
+            path = temporary / file.name
+            row: dict[str, Any] = {"file": file.name, "sha256": sha256_file(file), "assembled_sha256": None, "reason": None}
+            try:
+                assemble(tensors, file, path)
+                row["assembled_sha256"] = sha256_file(path)
+            except InputError as error:
+                row["reason"] = str(error)
+            rows.append(row)
+    return rows
+
+
 def assemble(tensors: Mapping[str, torch.Tensor], container: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Write `tensors` (class names) in the order and under the header of a safetensors file; only that file's header is read.
 
     A name in the header may lack or add the base model's prefix. Buffers that are no parameters (causal masks, position ids) are
-    computed. Raises InputError for a tensor that is not given, not finite, or of another shape.
+    computed. Raises InputError for a file of another format, and for a tensor that is not given, not finite, or of another shape.
     """
     container = Path(container)
+    if container.suffix != ".safetensors":
+        raise InputError(f"{container.name}: not a safetensors file, whose header alone says where each byte of it comes from")
     with open(container, "rb") as handle:
         (length,) = struct.unpack("<Q", handle.read(8))
         header = handle.read(length)

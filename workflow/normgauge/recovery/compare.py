@@ -19,10 +19,16 @@ from normgauge.provenance import execution_environment
 from normgauge.schemas.recovery import tables
 
 
+def provenance(manifest: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a checkpoint's recovery tables, from the path of its manifest."""
+    content = json.loads(Path(manifest).read_text())
+    return {key: content[key] for key in ("model", "revision", "weights_sha256")} | execution_environment()
+
+
 def write_comparison(
-    checkpoint: Checkpoint, identity: Mapping[str, str], folder: Path, outputs: Mapping[str, str | os.PathLike[str]]
+    checkpoint: Checkpoint, metadata: Mapping[str, str], folder: Path, outputs: Mapping[str, str | os.PathLike[str]]
 ) -> None:
-    """Write the five tables of one checkpoint: map, certificates, null, stragglers and falsifier; `identity` goes into their metadata.
+    """Write the tables of one checkpoint, a file for each kind of `outputs`, with that metadata.
 
     `folder`: the solver's output, or that of the second stage.
     """
@@ -32,8 +38,10 @@ def write_comparison(
         "null": null_rows(folder),
         "stragglers": straggler_rows(folder),
         "falsifier": falsifier_rows(checkpoint, describe(checkpoint.config), folder),
+        "margins": margin_rows(folder),
+        "hardest": hardest_rows(folder),
+        "attack": attack_rows(checkpoint, folder),
     }
-    metadata = {**identity, **execution_environment()}
     for kind, path in outputs.items():
         tables.write(path, f"recovery_{kind}", rows[kind], metadata)
 
@@ -97,9 +105,66 @@ def certificate_rows(folder: Path) -> list[dict[str, Any]]:
 def straggler_rows(folder: Path) -> list[dict[str, Any]]:
     """Rows of schema `recovery_stragglers`."""
     return [
-        {key: value for key, value in entry.items() if key != "margins"}
+        {key: value for key, value in entry.items() if key not in ("margins", "history")}
         for entry in json.loads((folder / "report.json").read_text())["stragglers"]
     ]
+
+
+def margin_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_margins`: the margin of a value against the observations behind it."""
+    report = json.loads((folder / "report.json").read_text())
+    hardest = [report["hardest"]] if report["hardest"] else []
+    fits = [(study, "joint fit", list(zip(study["rows"], study["margins"], strict=True))) for study in hardest]
+    looks = [(entry, "held fit", entry["history"]) for entry in report["stragglers"] if entry["chunks"]]
+    return [
+        {"module": origin["module"], "column": origin["column"], "method": method, "rows": rows, "margin": margin}
+        for origin, method, history in fits + looks
+        for rows, margin in history
+    ]
+
+
+def hardest_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_hardest`: gain, weight and margin at each input of the hardest column."""
+    study = json.loads((folder / "report.json").read_text())["hardest"]
+    if study is None:
+        return []
+    names, columns = study["inputs"].keys(), study["inputs"].values()
+    return [
+        {"module": study["module"], "column": study["column"], "input": number, **dict(zip(names, values, strict=True))}
+        for number, values in enumerate(zip(*columns, strict=True))
+        if not math.isnan(values[1])
+    ]
+
+
+def attack_rows(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_attack`: what the grid alone says of the gauge between embedding tables, feature by feature."""
+    attack = json.loads((folder / "report.json").read_text())["embedding_attack"]
+    if attack is None:
+        return []
+    stored = checkpoint.tensors[attack["table"]][attack["row"]]
+    return [
+        {
+            "feature": feature,
+            "rows": attack["rows"],
+            "survivors": survivors,
+            "right": None if value is None else bool(stored[feature].item() == value),
+        }
+        for feature, survivors, value in zip(attack["features"], attack["survivors"], attack["values"], strict=True)
+    ]
+
+
+def route_rows(first: Path, second: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_routes`: two solvers' output folders, made of the same observations by different arithmetic."""
+    values = [load_file(folder / "recovered.safetensors") for folder in (first, second)]
+    claimed = [load_file(folder / "claimed.safetensors") for folder in (first, second)]
+    rows = []
+    for name in values[0]:
+        both = claimed[0][name] & claimed[1][name]
+        different = both & ~same_bits(values[0][name], values[1][name])
+        one = claimed[0][name] ^ claimed[1][name]
+        counts = {"both": int(both.sum()), "different": int(different.sum()), "one": int(one.sum())}
+        rows.append({"tensor": name, "values": both.numel(), **counts})
+    return rows
 
 
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from normgauge.anatomy.structure import NormKind
 from normgauge.errors import InputError
 
 FILE = "description.json"
@@ -96,6 +97,10 @@ class Description:
 
     def tensor(self, name: str) -> StoredTensor:
         return next(tensor for tensor in self.tensors if tensor.name == name)
+
+    def layer_norm_behind(self, item: ObservedMap) -> str | None:
+        """The norm whose output the map reads, if it is a LayerNorm: then the map has a gauge line."""
+        return next((norm.name for norm in self.norms if norm.name == item.norm and norm.kind == NormKind.LAYER_NORM), None)
 
     def stored_name(self, name: str) -> str:
         """The tensor that holds the values: the one it is tied to, if any."""

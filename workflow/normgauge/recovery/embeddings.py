@@ -54,12 +54,12 @@ def remaining_table(
     filled = np.where(seen, means, 0.0)
     values = grid.round(filled)
     kept = seen & (np.abs(filled - values) <= ACCEPTED_DEVIATIONS * noise)
-    margins = np.where(kept, grid.boundary_distance(filled, values) / np.maximum(noise, np.finfo(float).tiny), 0.0)
+    margins = np.where(kept, grid.margin(filled, values, noise), 0.0)
     return TableRows(np.where(kept, values, np.nan), margins)
 
 
 def fixed_gauge(total: np.ndarray, tokens: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token rows and other rows, (seen rows, d) each, whose sums are the observed (N, d) ones; the commonest other row is put to 0.
+    """Token rows and other rows, (rows, d) each, NaN where not seen, whose sums are the observed (N, d) ones; the commonest other row is 0.
 
     tokens, others: (N,) row indices. Rows are reached from that one through the sums in which a known row occurs.
     """
@@ -71,7 +71,7 @@ def fixed_gauge(total: np.ndarray, tokens: np.ndarray, others: np.ndarray) -> tu
         for table, index, other, other_index in ((first, tokens, second, others), (second, others, first, tokens)):
             usable = np.isfinite(other[other_index, 0]) & ~np.isfinite(table[index, 0])
             table[index[usable]] = total[usable] - other[other_index[usable]]
-    return first[np.isfinite(first[:, 0])], second[np.isfinite(second[:, 0])]
+    return first, second
 
 
 @dataclass(frozen=True)

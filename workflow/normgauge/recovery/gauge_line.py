@@ -92,12 +92,13 @@ def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: n
 
 
 def refine(placed: Placed, values: np.ndarray, noise: np.ndarray, direction: np.ndarray, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """alpha and its noise (k,) from every coordinate that is clearly resolved, each weighted by its precision.
+    """alpha and its noise (k,) from every coordinate that is measured (the pivot is not) and clearly resolved, weighted by its precision.
 
     The coordinates' errors are correlated, so the noise is the weighted mean of theirs, not divided by their number.
     """
     slope = direction[:, None]
-    precision = np.where(placed.noise < grid.ulp(placed.values) / 64, (slope / noise) ** 2, 0.0)
+    clear = (noise > 0) & (placed.noise < grid.ulp(placed.values) / 64)
+    precision = np.where(clear, (slope / np.where(clear, noise, 1.0)) ** 2, 0.0)
     precision /= np.maximum(precision.sum(axis=0), 1e-300)
     alpha = (precision * (placed.values - values) / slope).sum(axis=0)
     return alpha, (precision * noise / np.abs(slope)).sum(axis=0)

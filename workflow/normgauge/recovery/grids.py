@@ -56,6 +56,11 @@ class Grid:
         half_in = np.where(is_power, 0.5 * half_out, half_out)
         return np.minimum(half_out - outward, half_in + outward)
 
+    def margin(self, values: np.ndarray, rounded: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Distance from the rounding boundary in noises, which are at least float64's own; 0 for a zero: its sign leaves no trace."""
+        noise = np.maximum(noise, np.maximum(2.0**-53 * np.abs(values), np.finfo(float).tiny))
+        return np.where(rounded == 0, 0.0, self.boundary_distance(values, rounded) / noise)
+
     def index(self, points: np.ndarray) -> np.ndarray:
         """Order-preserving int64 index of grid points: zero has index 0, neighbours differ by 1, the sign is the point's."""
         points = np.ascontiguousarray(points, dtype=np.float64)

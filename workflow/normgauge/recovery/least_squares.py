@@ -84,7 +84,10 @@ def factorise(design: np.ndarray, arithmetic: Arithmetic) -> Factorisation:
 
 
 def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, extended: bool = False) -> Solution:
-    """Least-squares values of (N, k) targets on a full-rank design; `extended` forms the residual by sliced products."""
+    """Least-squares values of (N, k) targets on a full-rank design.
+
+    `extended` forms the residual by sliced products; what is left of it then is the rounding of the targets alone, and so is the noise.
+    """
     targets = targets * factors.row_scale
     adjoint = factors.orthogonal.T
     values = arithmetic.solve_triangle(factors.triangle, arithmetic.product(adjoint, targets))
@@ -96,6 +99,9 @@ def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, e
     projected = arithmetic.product(adjoint, residual)
     values += arithmetic.solve_triangle(factors.triangle, projected)
     size = np.einsum("ij,ij->j", targets, targets)
+    if extended:
+        residual -= arithmetic.product(factors.orthogonal, projected)
+        projected = np.zeros((1, 1))
     np.square(residual, out=residual)
     left_over = np.maximum(residual.sum(axis=0) - np.einsum("ij,ij->j", projected, projected), 0.0)
     noise = np.sqrt(arithmetic.product(factors.influence, residual))

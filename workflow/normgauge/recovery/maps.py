@@ -13,7 +13,7 @@ from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.gauge_line import GaugeLine
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.least_squares import Factorisation, Solution, design_matrix, factorise, solve
-from normgauge.recovery.stragglers import Decision, Evidence, Straggler, close_calls, gather
+from normgauge.recovery.stragglers import TRUSTED_MARGIN, Decision, Evidence, Straggler, close_calls, gather
 
 LINEAR = 1e-9
 """Residual over the outputs' size above which outputs are not a linear function of the inputs; float64 leaves 1e-15."""
@@ -51,11 +51,13 @@ class Recovered:
 
 @dataclass(frozen=True)
 class Solved:
-    """The family of a map behind a LayerNorm: (n, k) values with a zero at the pivot, their (n, k) noise, and the line."""
+    """The family of a map behind a LayerNorm: (n, k) values with a zero at the pivot, their (n, k) noise, the line, and what the search
+    for the places on it found."""
 
     line: GaugeLine
     values: np.ndarray
     noise: np.ndarray
+    found: lattice.Search
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _by_rounding(solution: Solution, grid: Grid) -> Recovered:
     still = np.zeros(noise.shape[1])
     placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
     lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
-    margins = np.where(lost, 0.0, grid.boundary_distance(solution.values, placed.values) / noise)
+    margins = np.where(lost, 0.0, grid.margin(solution.values, placed.values, noise))
     return Recovered(
         np.where(lost, np.nan, placed.values),
         margins,
@@ -161,12 +163,15 @@ def _on_the_line(
     joined = line.complete(np.hstack([solution.values for solution in solutions]))
     noise = line.complete(np.hstack([solution.noise for solution in solutions]))
     linear = np.concatenate([solution.relative_residual for solution in solutions]) <= LINEAR
-    found = lattice.search(line, joined[:, linear], noise[:, linear], grid, seed)
+    search = lattice.search(line, joined[:, linear], noise[:, linear], grid, seed)
     alpha, alpha_noise = np.full(len(linear), np.nan), np.full(len(linear), np.nan)
-    alpha[linear], alpha_noise[linear] = found.alpha, found.alpha_noise
+    alpha[linear], alpha_noise[linear] = search.alpha, search.alpha_noise
     ends = np.cumsum([solution.values.shape[1] for solution in solutions])
-    parts = zip(solutions, intercepts, np.split(alpha, ends[:-1]), np.split(alpha_noise, ends[:-1]), strict=True)
-    return [_placed(design, line, *part, grid, found) for part in parts]
+    found = [
+        replace(search, alpha=alpha[end - solution.values.shape[1] : end], alpha_noise=alpha_noise[end - solution.values.shape[1] : end])
+        for solution, end in zip(solutions, ends, strict=True)
+    ]
+    return [_placed(design, line, *part, grid) for part in zip(solutions, intercepts, found, strict=True)]
 
 
 def _placed(
@@ -174,12 +179,11 @@ def _placed(
     line: GaugeLine,
     solution: Solution,
     intercept: bool,
-    alpha: np.ndarray,
-    alpha_noise: np.ndarray,
-    grid: Grid,
     found: lattice.Search,
+    grid: Grid,
 ) -> Recovered:
     values, noise = line.complete(solution.values), line.complete(solution.noise)
+    alpha, alpha_noise = found.alpha, found.alpha_noise
     if not intercept and line.direction[-1]:
         # a map without bias has intercept 0 at the stored place: that gives alpha where the grid cannot
         unknown = np.isnan(alpha)
@@ -190,7 +194,7 @@ def _placed(
     placed = gauge_line.place(values, noise, line.direction, at, spread, grid)
     lost = ~(known & placed.accepted)
     moved = values + line.direction[:, None] * at
-    margins = grid.boundary_distance(moved, placed.values) / np.maximum(placed.noise, np.finfo(float).tiny)
+    margins = grid.margin(moved, placed.values, placed.noise)
     kept = slice(None)
     if not intercept:
         lost |= np.abs(moved[-1]) > gauge_line.ACCEPTED_DEVIATIONS * placed.noise[-1]
@@ -207,7 +211,7 @@ def _placed(
         found.draws,
         None if lost.all() else float(placed.score[~lost].max()),
         None if lost.all() else float(placed.log10_null[~lost].max()),
-        Solved(line, values, noise),
+        Solved(line, values, noise, replace(found, alpha=alpha, alpha_noise=alpha_noise)),
     )
 
 
@@ -232,9 +236,18 @@ class SecondLook:
 
 
 def settle(
-    recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid
+    design: Design, recovered: Recovered, inputs: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid, arithmetic: Arithmetic
 ) -> tuple[Recovered, list[SecondLook]]:
-    """Second look at the close calls with the same observations, the decided coordinates held."""
+    """A second look at margins that are too small to be trusted, with the same observations: (N, fan_in) inputs, (N, k) outputs.
+
+    First the columns concerned are fitted again on residuals in twice the precision; then the close calls that are left are estimated
+    with the decided coordinates of their columns held.
+    """
+    doubtful = ((recovered.margins < TRUSTED_MARGIN) & np.isfinite(recovered.values) & (recovered.values != 0)).any(axis=0)
+    if not doubtful.any():
+        return recovered, []
+    first = recovered.margins
+    recovered = _sharpened(design, recovered, np.flatnonzero(doubtful), outputs, intercept, grid, arithmetic)
     calls = close_calls(recovered.values, recovered.margins)
     if not calls:
         return recovered, []
@@ -242,8 +255,32 @@ def settle(
     evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]])
     for call, seen in zip(calls, evidence, strict=True):
         decision = call.decide(seen, grid)
-        first = float(recovered.margins[call.coordinates, call.column].min())
-        looks.append(SecondLook(call, seen, decision, first))
+        looks.append(SecondLook(call, seen, decision, float(first[call.coordinates, call.column].min())))
         values[call.coordinates, call.column] = decision.values
         margins[call.coordinates, call.column] = decision.margins
     return replace(recovered, values=values, margins=margins), looks
+
+
+def _sharpened(
+    design: Design, recovered: Recovered, columns: np.ndarray, outputs: np.ndarray, intercept: bool, grid: Grid, arithmetic: Arithmetic
+) -> Recovered:
+    """`recovered` with some columns fitted again on residuals in twice the precision, at the same places on their gauge lines."""
+    solution = solve(design.factors, np.ascontiguousarray(outputs[:, columns]), arithmetic, extended=True)
+    if recovered.solved is None:
+        again = _by_rounding(solution, grid)
+    else:
+        line, found = recovered.solved.line, recovered.solved.found
+        values, noise = line.complete(solution.values), line.complete(solution.noise)
+        weights = values[: line.weights], noise[: line.weights], line.direction[: line.weights]
+        placed = gauge_line.place(*weights, found.alpha[columns], found.alpha_noise[columns], grid)
+        alpha, alpha_noise = gauge_line.refine(placed, *weights, grid)
+        again = _placed(design, line, solution, intercept, replace(found, alpha=alpha, alpha_noise=alpha_noise), grid)
+    values, margins = recovered.values.copy(), recovered.margins.copy()
+    values[:, columns], margins[:, columns] = again.values, again.margins
+    return replace(
+        recovered,
+        values=values,
+        margins=margins,
+        gauge_dimension=max(recovered.gauge_dimension, again.gauge_dimension),
+        reason=recovered.reason or again.reason,
+    )

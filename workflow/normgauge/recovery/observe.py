@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -23,6 +24,7 @@ from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.progress import Progress
 from normgauge.provenance import atomic_path
+from normgauge.recovery import sliced_product
 from normgauge.recovery.description import Array, Description, ObservedMap, ObservedNorm, ObservedTable, StoredTensor
 from normgauge.recovery.probes import probes
 
@@ -68,7 +70,10 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
 def observe_columns(
     model: nn.Module, config: Any, folder: str | os.PathLike[str], rows: int, seed: int, columns: Mapping[str, list[int]]
 ) -> None:
-    """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.outputs`."""
+    """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.outputs`.
+
+    Outputs are the sums that the module forms, of the same inputs, but rounded once: a float64 product rounds at every addition.
+    """
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
         recorder = Recorder(temporary, rows)
@@ -77,7 +82,7 @@ def observe_columns(
 
             def record(module: nn.Module, inputs: tuple, output: torch.Tensor, name: str = name, wanted: list[int] = wanted) -> None:
                 recorder.add(f"{name}.inputs", inputs[0])
-                recorder.add(f"{name}.outputs", output[..., wanted])
+                recorder.add(f"{name}.outputs", _rounded_once(module, inputs[0], wanted))
                 waiting.discard(name)
                 if not waiting:
                     raise _AllSeenError
@@ -87,6 +92,15 @@ def observe_columns(
             waiting = set(columns)
             with suppress(_AllSeenError):  # the rest of the forward pass is not needed
                 model(**inputs)
+
+
+def _rounded_once(module: nn.Module, inputs: torch.Tensor, columns: list[int]) -> torch.Tensor:
+    """(rows, len(columns)) outputs of a linear module, each the float64 nearest to its exact value up to about 2^-60 of its terms."""
+    weight: Any = module.weight if isinstance(module, Conv1D) else module.weight.T
+    bias: Any = torch.zeros(weight.shape[1]) if module.bias is None else module.bias
+    rows = inputs.reshape(-1, inputs.shape[-1]).numpy()
+    constant = np.tile(-bias[columns].double().numpy(), (len(rows), 1))
+    return torch.from_numpy(-sliced_product.residual(constant, rows, weight[:, columns].numpy()))
 
 
 class _AllSeenError(Exception):

@@ -19,7 +19,7 @@ from normgauge.provenance import LIBRARY, atomic_path
 from normgauge.recovery.observe import observe_columns
 from normgauge.recovery.second_stage import MOST_CHUNKS, open_columns
 
-MOST_AT_ONCE = 16
+MOST_AT_ONCE = 4
 
 
 def close_stragglers(checkpoint: Checkpoint, observations: Path, solution: Path, output: Path, rows: int, seed: int) -> int:

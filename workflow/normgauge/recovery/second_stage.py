@@ -25,7 +25,7 @@ from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix
 from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
 
-MOST_CHUNKS = 256
+MOST_CHUNKS = 8
 
 
 def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
@@ -58,6 +58,7 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
             decision = straggler.decide(seen, grid)
             evidence[f"{number}.triangle"], evidence[f"{number}.spread"] = seen.triangle, seen.spread
             entry.update(record(decision, seen, entry["chunks"] + chunks))
+            entry["history"].append([seen.rows, entry["margin"]])
             _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)
     with atomic_path(output) as temporary:
@@ -75,9 +76,12 @@ def _straggler(entry: dict[str, Any], start: np.ndarray) -> Straggler:
 
 
 def record(decision: Decision, evidence: Evidence, chunks: int) -> dict[str, Any]:
-    """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it."""
+    """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it.
+
+    The first chunk is always drawn: fresh outputs are exactly rounded sums, and how much less noisy these are is only then known.
+    """
     margin = float(decision.margins.min())
-    reachable = decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS
+    reachable = chunks == 0 or (decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS)
     return {
         "margins": decision.margins.tolist(),
         "margin": margin,

@@ -35,9 +35,13 @@ def slices(matrix: np.ndarray, axis: int, inner: int) -> list[np.ndarray]:
 def residual(
     targets: np.ndarray, design: np.ndarray, values: np.ndarray, product: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.matmul
 ) -> np.ndarray:
-    """targets - design @ values with the cancellation done in twice float64's precision; (N, k) float64."""
+    """targets - design @ values with the cancellation done in twice float64's precision; (N, k) float64.
+
+    Columns of the design are brought to one size first (by powers of two): the slices of `values` share a scale.
+    """
     inner = design.shape[1]
-    left, right = slices(design, 1, inner), slices(values, 0, inner)
+    exponents = np.frexp(np.abs(design).max(axis=0))[1]
+    left, right = slices(np.ldexp(design, -exponents), 1, inner), slices(np.ldexp(values, exponents[:, None]), 0, inner)
     high, low = np.array(targets, dtype=np.float64), np.zeros(targets.shape)
     for order in range(SLICES):
         for index in range(order + 1):

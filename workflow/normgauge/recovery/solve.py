@@ -27,9 +27,10 @@ from normgauge.anatomy.structure import NormKind
 from normgauge.errors import InputError
 from normgauge.progress import Progress
 from normgauge.provenance import atomic_path
-from normgauge.recovery import certificate, embeddings, falsifier, grids, maps, norm_parameters
+from normgauge.recovery import certificate, embeddings, falsifier, grids, hardest, maps, norm_parameters
 from normgauge.recovery.arithmetic import Arithmetic, arithmetic
 from normgauge.recovery.description import Description, ObservedMap, ObservedNorm
+from normgauge.recovery.hardest import Hardest
 from normgauge.recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
 from normgauge.recovery.second_stage import record
 from normgauge.recovery.stragglers import REQUIRED_MARGIN
@@ -62,6 +63,8 @@ class Results:
     pending: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, np.ndarray] = field(default_factory=dict)
     attack: dict[str, Any] | None = None
+    hardest: Hardest | None = None
+    hardest_study: dict[str, Any] | None = None
 
 
 def row(population: str, argument: str, **known: Any) -> dict[str, Any]:
@@ -77,9 +80,8 @@ def solve_folder(folder: Path, route: Arithmetic, seed: int = 0) -> tuple[Descri
     for norm in description.norms:
         _solve_norm(description, norm, folder, results)
     groups: dict[tuple[str, str | None, bool | None], list[ObservedMap]] = defaultdict(list)
-    kinds = {norm.name: norm.kind for norm in description.norms}
     for item in description.maps:
-        behind = item.norm if item.norm and kinds.get(item.norm) == NormKind.LAYER_NORM else None
+        behind = description.layer_norm_behind(item)
         groups[(item.inputs.name, behind, None if behind else item.bias is not None)].append(item)
     progress = Progress(len(description.maps), "solve")
     for (_, behind, _), members in groups.items():
@@ -87,6 +89,7 @@ def solve_folder(folder: Path, route: Arithmetic, seed: int = 0) -> tuple[Descri
         progress.step(len(members))
     _solve_tables(description, folder, results)
     _attack_tables(description, folder, results)
+    _study_hardest(description, folder, route, seed, results)
     for tensor in description.tensors:
         if tensor.alias_of is None and tensor.name not in results.outcomes:
             nothing = np.full(tensor.shape, np.nan)
@@ -106,7 +109,7 @@ def _solve_norm(description: Description, norm: ObservedNorm, folder: Path, resu
             continue
         grid = grids.grid(description.tensor(name).dtype)
         rounded = grid.round(values)
-        margins = grid.boundary_distance(values, rounded) / np.maximum(noise, np.finfo(float).tiny)
+        margins = grid.margin(values, rounded, noise)
         reason = None
         if residual > LINEAR:
             reason = f"the output is not gain times the normalised input plus bias (relative residual {residual:.1e}): eps or kind differ"
@@ -143,7 +146,8 @@ def _solve_group(
             columns = slice(first, min(first + COLUMNS_AT_ONCE, item.outputs.width))
             outputs = item.outputs.read(folder, columns)
             part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
-            part, looks = maps.settle(part, inputs, outputs, item.bias is not None, grid)
+            results.hardest = hardest.harder(results.hardest, item, part, first)
+            part, looks = maps.settle(design, part, inputs, outputs, item.bias is not None, grid, route)
             _certify(item, design, part, first, grid, results)
             if first == 0 and not design.factors.null_rank:
                 _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)
@@ -230,10 +234,28 @@ def _keep_stragglers(item: ObservedMap, looks: list[maps.SecondLook], first: int
             "column": look.straggler.column + first,
             "coordinates": coordinates,
             "first_margin": look.first_margin,
+            "history": [[look.evidence.rows, float(look.decision.margins.min())]],
         }
         results.pending.append({**entry, **record(look.decision, look.evidence, chunks=0)})
         results.evidence[f"{key}.triangle"], results.evidence[f"{key}.spread"] = look.evidence.triangle, look.evidence.spread
         results.evidence[f"{key}.start"] = look.straggler.start
+
+
+def _study_hardest(description: Description, folder: Path, route: Arithmetic, seed: int, results: Results) -> None:
+    if results.hardest is None:
+        return
+    item, column = results.hardest.item, results.hardest.column
+    norm = next(norm for norm in description.norms if norm.name == item.norm)
+    results.hardest_study = hardest.study(
+        results.hardest,
+        lambda inputs: _design(description, item, description.layer_norm_behind(item), inputs, route, results),
+        item.inputs.read(folder),
+        item.outputs.read(folder, slice(column, column + 1)),
+        results.outcomes[norm.gain].values + norm.gain_offset,
+        grids.grid(description.tensor(item.weight).dtype),
+        route,
+        seed,
+    )
 
 
 def _store(
@@ -300,16 +322,20 @@ def _attack_tables(description: Description, folder: Path, results: Results) -> 
     for table in rest:
         others = others * description.tensor(table.weight).shape[0] + table.indices.read(folder)[:, 0].astype(np.int64)
     tokens, summed = embeddings.fixed_gauge(total, first.indices.read(folder)[:, 0].astype(np.int64), others)
+    seen = np.flatnonzero(np.isfinite(tokens[:, 0]))
+    tokens, summed = tokens[seen], summed[np.isfinite(summed[:, 0])]
     if len(rest) > 1:  # sums of several tables' rows lie on no grid
         summed = summed[:0]
     grid = grids.grid(description.tensor(first.weight).dtype)
     features = np.unique(np.linspace(0, total.shape[1] - 1, ATTACKED_FEATURES).astype(int))
     found = embeddings.lattice_attack(tokens, summed, features, grid, seed=0)
     results.attack = {
+        "table": first.weight,
         "features": found.features.tolist(),
         "survivors": found.survivors.tolist(),
         "rows": len(tokens) + len(summed),
-        "share_reached": float(found.reached.mean()),
+        "row": int(seen[0]),
+        "values": [None if np.isnan(value) else value for value in grid.round(tokens[0, features] + found.constants).tolist()],
     }
 
 
@@ -332,10 +358,11 @@ def write(folder: Path, description: Description, results: Results) -> None:
         )
         rows = []
         for name, outcome in outcomes.items():
-            margins = outcome.margins[np.isfinite(outcome.values)]
+            determined = np.isfinite(outcome.values)
+            margins = outcome.margins[determined & (outcome.values != 0)]
             decided = margins[margins >= REQUIRED_MARGIN]
             least = {"min_margin": margins.min(initial=np.inf), "decided_margin": decided.min(initial=np.inf)}
-            rows.append({"tensor": name, "values": outcome.values.size, "determined": margins.size, **least, **outcome.row})
+            rows.append({"tensor": name, "values": outcome.values.size, "determined": int(determined.sum()), **least, **outcome.row})
         report = {
             "tensors": rows,
             "falsified": results.falsifications,
@@ -343,6 +370,7 @@ def write(folder: Path, description: Description, results: Results) -> None:
             "null_counts": results.null_counts.tolist(),
             "stragglers": results.pending,
             "embedding_attack": results.attack,
+            "hardest": results.hardest_study,
         }
         (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
         save_file(

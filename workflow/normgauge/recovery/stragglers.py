@@ -23,8 +23,8 @@ REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
 HELD_MARGIN = 8.0
 """From this margin on a coordinate is held while others of its column are estimated again."""
-SECOND_LOOK_MARGIN = 16.0
-"""Below this the joint fit's margin is not trusted: its float64 residual may be biased by a few noises of its mean."""
+TRUSTED_MARGIN = 16.0
+"""Below this the margin of a fit on float64 residuals is not trusted: these may be biased by a few noises of their mean."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Evidence:
     """What some observations say about the undecided coordinates of one column.
 
     triangle: (u + 1, u + 1) upper factor of [A_U, residual]; spread: (u, u) sum over observations of a a^T r^2, from which the noise
-    is estimated without assuming that all rows are equally noisy (as in `least_squares`); rows: how many observations.
+    is estimated without assuming that all rows are equally noisy (as in `least_squares`); rows: how many observations. Both are in
+    units of the observations' own deviation (a power of two near it), so that in a sum of parts each weighs by its precision.
     Merging is associative and commutative up to rounding; the spread of parts differs from that of the whole by a share of u / rows.
     """
 
@@ -43,6 +44,8 @@ class Evidence:
     @classmethod
     def of(cls, undecided: np.ndarray, residual: np.ndarray) -> Evidence:
         """From (N, u) design columns and the (N,) residual of the rounded column."""
+        scale = 2.0 ** -np.rint(np.log2(max(float(np.sqrt(np.mean(residual**2))), np.finfo(float).tiny)))
+        undecided, residual = undecided * scale, residual * scale
         triangle = _triangle(np.column_stack([undecided, residual]))
         count = undecided.shape[1]
         weighted = undecided * (residual - undecided @ np.linalg.solve(triangle[:count, :count], triangle[:count, count]))[:, None]
@@ -87,11 +90,10 @@ class Straggler:
         while len(left):
             start = self.start[self.coordinates[left]]
             correction, noise = evidence.estimate()
-            noise = np.maximum(noise, np.finfo(float).tiny)
             moved = start + correction
             values[left] = grid.round(moved)
-            margins[left] = grid.boundary_distance(moved, values[left]) / noise
-            resolution[left] = 0.5 * grid.ulp(values[left]) / noise
+            margins[left] = grid.margin(moved, values[left], noise)
+            resolution[left] = np.where(values[left] == 0, 0.0, 0.5 * grid.ulp(values[left]) / np.maximum(noise, np.finfo(float).tiny))
             clear = margins[left] >= HELD_MARGIN
             if clear.all() or not clear.any():
                 break
@@ -109,13 +111,13 @@ class Decision:
     resolution: float
 
     def within_reach(self, growth: float) -> bool:
-        """Whether `growth` times as many observations can be expected to decide: weights below their noise, such as zeros, are not."""
+        """Whether `growth` times as many observations can be expected to decide: weights below their noise are not."""
         return bool(self.resolution * np.sqrt(growth) >= 2 * REQUIRED_MARGIN)
 
 
 def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
-    """The columns of (n, k) rounded values with a margin below SECOND_LOOK_MARGIN (undetermined values, NaN, are none)."""
-    undecided = (margins < SECOND_LOOK_MARGIN) & np.isfinite(values)
+    """The columns of (n, k) rounded values with a margin below HELD_MARGIN (undetermined values, NaN, and zeros are none)."""
+    undecided = (margins < HELD_MARGIN) & np.isfinite(values) & (values != 0)
     return [
         Straggler(int(column), np.flatnonzero(undecided[:, column]), values[:, column]) for column in np.flatnonzero(undecided.any(axis=0))
     ]

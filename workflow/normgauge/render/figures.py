@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from normgauge.errors import InputError
 from normgauge.render import sheets, style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
-from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, number, precision_notes
+from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, decades, number, precision_notes
 from normgauge.render.tables import SCHUR_TAP
 
 
@@ -53,7 +53,7 @@ def figure3(rows: Rows) -> Figure:
     limits = (low / room, high * 10 ** (0.07 * max(math.log10(high / low), 1.0)))
 
     def plot(axes: Axes, panel: _Panel) -> None:
-        axes.set(xlim=(-0.03, 1.03), ylim=limits, yscale="log", yticks=_decades(limits), xticks=(0, 0.5, 1))
+        axes.set(xlim=(-0.03, 1.03), ylim=limits, yscale="log", yticks=decades(limits), xticks=(0, 0.5, 1))
         axes.set_xticklabels(("0", "0.5", "1"))
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
         if panel.rows[0]["placement"] == "post-norm":
@@ -92,7 +92,7 @@ def figure6(rows: Rows) -> Figure:
     def plot(axes: Axes, panel: _Panel) -> None:
         blocks = max(row["block"] for row in panel.rows)
         axes.set(xlim=(0.5 - 0.02 * blocks, blocks + 0.5 + 0.02 * blocks), ylim=limits, yscale="log")
-        axes.set(xticks=_block_ticks(blocks), yticks=_decades(limits))
+        axes.set(xticks=_block_ticks(blocks), yticks=decades(limits))
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
         for kind in ("re-initialised", "trained"):
             _plot_series(
@@ -212,13 +212,6 @@ def _plot_floor(axes: Axes, panel: _Panel, bottom: float) -> None:
             size=style.NOTE,
             color=GREY,
         )
-
-
-def _decades(limits: tuple[float, float]) -> list[float]:
-    """Powers of ten inside the limits, one in so many that there are at most five."""
-    first, last = math.ceil(math.log10(limits[0])), math.floor(math.log10(limits[1]))
-    step = math.ceil((last - first + 1) / 5)
-    return [10.0**power for power in range(first, last + 1) if power % step == 0]
 
 
 def _block_ticks(blocks: int) -> list[int]:

@@ -1,51 +1,31 @@
-"""Tables and figures of exact recovery, from the maps of the checkpoints alone."""
+"""Figures of exact recovery, from its result tables alone."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import cycle
+from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from normgauge.render import style
 from normgauge.render.labels import Names, Row, Rows
-from normgauge.render.style import GREY, Ruler, number, plain
+from normgauge.render.style import GREY, Ruler, decades, number, plain
 from normgauge.render.typeset import BodyRow, Column, Section, cell, draw_table
-from normgauge.schemas.recovery import tables
-from normgauge.tables import read_metadata
 
-Paths = Sequence[str | os.PathLike[str]]
-
-_LOOKS = (("#0072B2", "-"), ("#E69F00", (0, (4, 1.5))), ("#009E73", (0, (1, 1))), ("#CC79A7", (0, (4, 1, 1, 1))), ("#56B4E9", (0, (8, 2))))
+_LOOKS: tuple[tuple[str, Any], ...] = (
+    ("#0072B2", "-"),
+    ("#E69F00", (0, (4, 1.5))),
+    ("#009E73", (0, (1, 1))),
+    ("#CC79A7", (0, (4, 1, 1, 1))),
+    ("#56B4E9", (0, (8, 2))),
+)
 """Colours and line styles of checkpoints; they begin again where there are more."""
-
-
-def write_tables(maps: Paths, nulls: Paths, outputs: Mapping[str, str | os.PathLike[str]]) -> None:
-    """Concatenate recovery/{map,null}.parquet of checkpoints, in the order given, into recovery{,_calibration} as parquet and CSV.
-
-    `outputs`: paths by recovery, recovery_csv, calibration, calibration_csv.
-    """
-    rows = [{**_checkpoint(path), **row} for path in maps for row in tables.read(path, "recovery_map")]
-    scores: dict[tuple[str, str], float] = {}
-    for row in rows:
-        if row["score"] is not None:
-            place = row["model"], row["revision"]
-            scores[place] = max(scores.get(place, 0.0), row["score"])
-    calibration = []
-    for path in nulls:
-        identity = _checkpoint(path)
-        score = scores.get((identity["model"], identity["revision"]))
-        calibration += [{**identity, **row, "score": score} for row in tables.read(path, "recovery_null")]
-    for key, kind, content in (("recovery", "recovery", rows), ("calibration", "recovery_calibration", calibration)):
-        tables.write(outputs[key], kind, content, {})
-        tables.write_csv(outputs[f"{key}_csv"], kind, content)
-
-
-def _checkpoint(path: str | os.PathLike[str]) -> dict[str, str]:
-    metadata = read_metadata(path)
-    return {key: metadata[key] for key in ("model", "revision")}
 
 
 def recovery(rows: Rows) -> Figure:
@@ -107,37 +87,173 @@ def _share(part: int, whole: int) -> str:
 
 def calibration(rows: Rows) -> Figure:
     """Histogram of rounding residuals at wrong places over the uniform expectation. `rows` are of the schema recovery_calibration."""
-    names = Names(rows, ("revision",))
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(names.of(row), []).append(row)
-    groups = {name: members for name, members in groups.items() if any(row["count"] for row in members)}
-    note = (
-        "Certified columns of every map behind a LayerNorm, all their coordinates, at random wrong places in the search window; grey: the "
-        "uniform distribution. Triangles: the worst residual over the well determined coordinates at the recovered places."
-    )
-    with matplotlib.rc_context(style.RC):
-        full = 72 * style.WIDTH
-        lines = Ruler().wrap(note, full - 10, style.NOTE)
-        top, depth, foot = 20.0 + 11 * len(groups), 110.0, 32.0 + 10 * len(lines)
-        height = top + depth + foot
-        figure = Figure(figsize=(style.WIDTH, height / 72))
-        axes = figure.add_axes((36 / full, foot / height, (full - 46) / full, depth / height))
+    groups = {name: members for name, members in _by_checkpoint(rows).items() if any(row["count"] for row in members)}
+    handles: list[Line2D] = []
+
+    def plot(axes: Axes) -> None:
         for (name, members), (color, line) in zip(groups.items(), cycle(_LOOKS), strict=False):
             total, edges = sum(row["count"] for row in members), [row["low"] for row in members] + [members[-1]["high"]]
             shares = [row["count"] * len(members) / total for row in members]
-            axes.stairs(shares, edges, baseline=None, color=color, linestyle=line, linewidth=1.0, label=f"{name}: {total:,} residuals")
+            axes.stairs(shares, edges, baseline=None, color=color, linestyle=line, linewidth=1.0)
+            handles.append(Line2D([], [], color=color, linestyle=line, linewidth=1.0, label=f"{name}: {total:,} residuals"))
             if members[0]["score"] is not None:
                 axes.plot(members[0]["score"], 0, marker="v", markersize=5, color=color, clip_on=False, zorder=4)
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
         axes.set(xlim=(0, 0.5), ylim=(0, 1.5))
         axes.set(xlabel="rounding residual at a wrong place on the gauge line, ulp", ylabel="count / uniform")
-        figure.text(5 / full, 1 - 11 / height, "Rounding residuals at wrong places", weight="bold", ha="left", va="baseline")
+
+    return _one_panel(
+        "Rounding residuals at wrong places",
+        plot,
+        handles,
+        "Certified columns of every map behind a LayerNorm, all their coordinates, at random wrong places in the search window; grey: the "
+        "uniform distribution. Triangles: the worst residual over the well determined coordinates at the recovered places.",
+    )
+
+
+def trend(rows: Rows) -> Figure:
+    """Margins of the hardest value and of the stragglers against the observations. `rows` are of the schema recovery_trend."""
+    handles: list[Line2D] = []
+
+    def plot(axes: Axes) -> None:
+        for (name, members), (color, line) in zip(_by_checkpoint(rows).items(), cycle(_LOOKS), strict=False):
+            columns: dict[tuple[str, str, int], list[Row]] = {}
+            for row in members:
+                columns.setdefault((row["method"], row["module"], row["column"]), []).append(row)
+            for (method, *_), fits in columns.items():
+                marker = "o" if method == "joint fit" else "s"
+                places, margins = [row["rows"] for row in fits], [row["margin"] for row in fits]
+                axes.plot(places, margins, color=color, linestyle=line, marker=marker, markersize=3, linewidth=1.0)
+            handles.append(Line2D([], [], color=color, linestyle=line, linewidth=1.0, label=name))
+        axes.axhline(4, color=GREY, linewidth=0.6, zorder=1)
+        low, high = min(row["rows"] for row in rows) / 1.2, max(row["rows"] for row in rows) * 1.2
+        axes.plot([low, high], [8, 8 * (high / low) ** 0.5], color=GREY, linewidth=0.6, linestyle=(0, (1, 2)), zorder=1)
+        ticks = [2**power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+        axes.set(xscale="log", xlim=(low, high), xlabel="observations N", ylabel="margin, noises")
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        _whole_decades(axes, "y", [row["margin"] for row in rows] + [4.0])
+        axes.minorticks_off()
+
+    return _one_panel(
+        "Margins grow as the root of the observations",
+        plot,
+        handles,
+        "Circles: the closest value behind a norm that the joint fit decides, fitted on the first observations. Squares: columns that it "
+        "left undecided, their decided coordinates held, with fresh sequences. Grey: margin 4, from which on a value is claimed, and a "
+        "slope of one half.",
+    )
+
+
+def gains(rows: Rows) -> Figure:
+    """Margins of the hardest column of each checkpoint against the gains of its inputs. `rows` are of the schema recovery_gains."""
+    handles: list[Line2D] = []
+
+    def plot(axes: Axes) -> None:
+        for (name, members), (color, _) in zip(_by_checkpoint(rows).items(), cycle(_LOOKS), strict=False):
+            shown = [row for row in members if row["weight"] and row["gain"]]
+            for negative in (False, True):
+                chosen = [row for row in shown if (row["gain"] < 0) == negative]
+                places, margins = [abs(row["gain"]) for row in chosen], [row["margin"] for row in chosen]
+                axes.scatter(places, margins, s=7, color="white" if negative else color, edgecolors=color, linewidths=0.6, zorder=3)
+            least = min(shown, key=lambda row: row["margin"])
+            label = f"{name}: {least['module']}, column {least['column']}; gain {number(least['gain'], 2)} at the least margin"
+            handles.append(Line2D([], [], color=color, linestyle="none", marker="o", markersize=3, label=label))
+        axes.axhline(4, color=GREY, linewidth=0.6, zorder=1)
+        shown = [row for row in rows if row["weight"] and row["gain"]]
+        _whole_decades(axes, "x", [abs(row["gain"]) for row in shown])
+        _whole_decades(axes, "y", [row["margin"] for row in shown] + [4.0])
+        axes.set(xlabel="|gain| of the input's feature", ylabel="margin of its weight, noises")
+        axes.minorticks_off()
+
+    return _one_panel(
+        "The hardest column of each checkpoint and the gains before it",
+        plot,
+        handles,
+        "Every input of the column behind a norm that holds the closest value which the joint fit decides; hollow: negative gain. Grey: "
+        "margin 4, from which on a value is claimed.",
+    )
+
+
+def _whole_decades(axes: Axes, axis: str, values: Sequence[float]) -> None:
+    """A logarithmic axis between powers of ten around the values, few of them labelled."""
+    limits = (10.0 ** math.floor(math.log10(min(values) / 1.1)), 10.0 ** math.ceil(math.log10(max(values) * 1.1)))
+    axes.set(**{f"{axis}scale": "log", f"{axis}lim": limits, f"{axis}ticks": decades(limits)})
+
+
+def _by_checkpoint(rows: Rows) -> dict[str, list[Row]]:
+    names = Names(rows, ("revision",))
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(names.of(row), []).append(row)
+    return groups
+
+
+def _one_panel(title: str, plot: Callable[[Axes], None], handles: list[Line2D], note: str) -> Figure:
+    """One wide panel with its legend above and a note below; `plot` draws and fills `handles`."""
+    with matplotlib.rc_context(style.RC):
+        full = 72 * style.WIDTH
+        lines = Ruler().wrap(note, full - 10, style.NOTE)
+        probe = Figure()
+        plot(probe.add_axes((0, 0, 1, 1)))
+        legend = 11.0 * len(handles)
+        handles.clear()
+        top, depth, foot = 20.0 + legend, 150.0, 32.0 + 10 * len(lines)
+        height = top + depth + foot
+        figure = Figure(figsize=(style.WIDTH, height / 72))
+        plot(figure.add_axes((36 / full, foot / height, (full - 46) / full, depth / height)))
+        figure.text(5 / full, 1 - 11 / height, title, weight="bold", ha="left", va="baseline")
         place = (5 / full, 1 - 15 / height)
-        figure.legend(loc="upper left", bbox_to_anchor=place, frameon=False, borderaxespad=0, borderpad=0, labelspacing=0.25)
+        figure.legend(
+            handles=handles, loc="upper left", bbox_to_anchor=place, frameon=False, borderaxespad=0, borderpad=0, labelspacing=0.25
+        )
         for below, text in enumerate(lines):
             figure.text(5 / full, (foot - 34 - 10 * below) / height, text, ha="left", va="baseline", size=style.NOTE)
         return figure
 
 
-DRAWINGS: dict[str, Callable[[Rows], Figure]] = {"recovery": recovery, "recovery_calibration": calibration}
+_PARTS = (("recovered", "#0072B2", ""), ("flagged", "#E69F00", "////"), ("misses", "#D55E00", "xxxx"), ("undetermined", style.PALE, ""))
+"""What may become of a stored value, with a colour and a hatch for each."""
+_LEADING, _COUNTS = 11.0, 110.0
+
+
+def share(rows: Rows) -> Figure:
+    """Recovered, flagged and undetermined share of the stored values by population. `rows` are of the schema exact_recovery."""
+    groups = _by_checkpoint([row for row in rows if row["population"] != "all"])
+    with matplotlib.rc_context(style.RC):
+        full, left, top, foot = 72 * style.WIDTH, 105.0, 34.0, 26.0
+        depth = _LEADING * sum(len(members) + 1.3 for members in groups.values())
+        height = top + depth + foot
+        figure = Figure(figsize=(style.WIDTH, height / 72))
+        axes = figure.add_axes((left / full, foot / height, (full - left - _COUNTS) / full, depth / height))
+        y = 0.5 * _LEADING
+        for name, members in groups.items():
+            figure.text(5 / full, (foot + depth - y) / height, name, style="italic", va="center")
+            for row in members:
+                y += _LEADING
+                place = (foot + depth - y) / height
+                figure.text(12 / full, place, row["population"], va="center")
+                figure.text(1 - 5 / full, place, f"{row['recovered']:,} of {row['values']:,}", va="center", ha="right", size=style.NOTE)
+                start = 0.0
+                for part, color, hatch in _PARTS:
+                    length = row[part] / row["values"]
+                    axes.barh(y, length, 0.75 * _LEADING, start, color=color, hatch=hatch, edgecolor=GREY, linewidth=0.3)
+                    start += length
+            y += 1.3 * _LEADING
+        axes.set(xlim=(0, 1), ylim=(depth, 0), yticks=[], xlabel="share of the stored values")
+        axes.spines["left"].set_visible(False)
+        figure.text(
+            5 / full, 1 - 11 / height, "Stored values recovered bit for bit, by population", weight="bold", ha="left", va="baseline"
+        )
+        handles = [Patch(facecolor=color, hatch=hatch, edgecolor=GREY, linewidth=0.3, label=part) for part, color, hatch in _PARTS]
+        corner = (5 / full, 1 - 16 / height)
+        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=corner, ncols=4, frameon=False, borderaxespad=0, borderpad=0)
+        return figure
+
+
+DRAWINGS: dict[str, Callable[[Rows], Figure]] = {
+    "recovery": recovery,
+    "recovery_calibration": calibration,
+    "exact_recovery": share,
+    "recovery_trend": trend,
+    "recovery_gains": gains,
+}

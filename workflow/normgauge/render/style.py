@@ -167,6 +167,13 @@ def number(value: float | None, digits: int = 3) -> str:
     return rf"${mantissa}\times10^{{{power}}}$"
 
 
+def decades(limits: tuple[float, float]) -> list[float]:
+    """Powers of ten inside the limits, one in so many that there are at most five."""
+    first, last = math.ceil(math.log10(limits[0])), math.floor(math.log10(limits[1]))
+    step = math.ceil((last - first + 1) / 5)
+    return [10.0**power for power in range(first, last + 1) if power % step == 0]
+
+
 def decimals(value: float | None, places: int) -> str:
     """A value with a fixed number of decimals; a dash when there is none."""
     return "—" if value is None else f"{value:.{places}f}".replace("-", "−")

@@ -13,9 +13,9 @@ _RECOVERY_MAP = (
     ("values", INT, "!stored values", "values"),
     ("determined", INT, "!values with a recovered grid point, claimed or flagged", "values"),
     ("recovered", INT, "!claimed values whose bits are the stored ones", "values"),
-    ("flagged", INT, "!values not claimed because their margin is below 4", "values"),
+    ("flagged", INT, "!values not claimed: their margin is below 4, or they are zeros, whose sign leaves no trace", "values"),
     ("misses", INT, "!claimed values whose bits differ from the stored ones", "values"),
-    ("min_margin", FLOAT, "least distance from a rounding boundary; null when nothing is determined", "noises"),
+    ("min_margin", FLOAT, "least distance of a value other than zero from a rounding boundary; null when none is determined", "noises"),
     ("norm", STRING, "norm whose output the map reads, or the tensor's own norm"),
     ("null_rank", INT, "directions that the design [X, 1] does not see", "directions"),
     ("null_cosine", FLOAT, "cosine of the measured null vector with (1/g, -C)"),
@@ -31,6 +31,45 @@ _RECOVERY_NULL = (
     ("low", FLOAT, "!lower end of the bin of the residual at a wrong place", "ulp"),
     ("high", FLOAT, "!upper end of the bin", "ulp"),
     ("count", INT, "!residuals of certified columns at random wrong places", "residuals"),
+)
+
+_RECOVERY_MARGINS = (
+    ("module", STRING, "!linear module"),
+    ("column", INT, "!output column"),
+    ("method", STRING, "!joint fit (the hardest decided value) or held fit (a straggler, the decided coordinates of its column held)"),
+    ("rows", INT, "!observations", "tokens"),
+    ("margin", FLOAT, "!margin of the value, or the least of the straggler's", "noises"),
+)
+
+_RECOVERY_HARDEST = (
+    ("module", STRING, "!linear module"),
+    ("column", INT, "!output column"),
+    ("input", INT, "!coordinate of the map's input"),
+    ("gain", FLOAT, "!effective gain of the norm there"),
+    ("weight", FLOAT, "!recovered weight"),
+    ("margin", FLOAT, "!margin of the joint fit", "noises"),
+)
+
+_EXACT_RECOVERY = (
+    ("population", STRING, "!as in recovery_map, or all"),
+    ("tensors", INT, "!tensors", "tensors"),
+    ("values", INT, "!stored values", "values"),
+    ("recovered", INT, "!claimed values whose bits are the stored ones", "values"),
+    ("flagged", INT, "!values not claimed", "values"),
+    ("undetermined", INT, "!values without a grid point", "values"),
+    ("misses", INT, "!claimed values whose bits differ from the stored ones", "values"),
+    ("min_margin", FLOAT, "least margin of a value other than zero", "noises"),
+    ("certificates", INT, "columns for which every other place on the line was excluded", "columns"),
+    ("most_survivors", INT, "most places that survived for one of them", "places"),
+    ("falsifier_values", INT, "values solved for on permuted rows", "values"),
+    ("falsifier_matches", INT, "of these, claimed or equal to the stored ones", "values"),
+    ("stragglers", INT, "columns that the joint fit left with a margin below 4", "columns"),
+    ("chunks", INT, "fresh chunks drawn for them", "chunks"),
+    ("attacked", INT, "features whose embedding gauge the grid alone was tried on", "features"),
+    ("attack_reached", INT, "of these, with exactly one survivor, and that the stored one", "features"),
+    ("sha256_equal", BOOL, "whether the assembled file is the stored one; null where it cannot be assembled"),
+    ("route_differences", INT, "values that both arithmetic routes claim with different bits; null where one was run", "values"),
+    ("seconds", FLOAT, "time of the solver", "s"),
 )
 
 _CHECKPOINT = (
@@ -70,7 +109,31 @@ tables = Tables(
             ("matches", INT, "!values of it that equal the stored ones", "values"),
             ("residual_ratio", FLOAT, "!its residual over that of the true pairing"),
         ),
+        "recovery_margins": schema(*_RECOVERY_MARGINS),
+        "recovery_hardest": schema(*_RECOVERY_HARDEST),
+        "recovery_attack": schema(
+            ("feature", INT, "!coordinate of the embedding"),
+            ("rows", INT, "!table rows that must lie on the grid at once", "rows"),
+            ("survivors", INT, "!shifts of one table against the other that keep every row on the grid", "shifts"),
+            ("right", BOOL, "whether the only survivor gives the stored value; null where there is not exactly one"),
+        ),
+        "recovery_routes": schema(
+            ("tensor", STRING, "!tensor name"),
+            ("values", INT, "!stored values", "values"),
+            ("both", INT, "!values that both routes claim", "values"),
+            ("different", INT, "!values that both claim and whose bits differ", "values"),
+            ("one", INT, "!values that only one of them claims", "values"),
+        ),
+        "recovery_assembly": schema(
+            ("file", STRING, "!file of the checkpoint"),
+            ("sha256", STRING, "!its sha256"),
+            ("assembled_sha256", STRING, "sha256 of the recovered tensors under its header; null where they cannot be assembled"),
+            ("reason", STRING, "why they cannot"),
+        ),
         "recovery": schema(*_CHECKPOINT, *_RECOVERY_MAP),
+        "exact_recovery": schema(*_CHECKPOINT, *_EXACT_RECOVERY),
+        "recovery_trend": schema(*_CHECKPOINT, *_RECOVERY_MARGINS),
+        "recovery_gains": schema(*_CHECKPOINT, *_RECOVERY_HARDEST),
         "recovery_calibration": schema(
             *_CHECKPOINT,
             *_RECOVERY_NULL,

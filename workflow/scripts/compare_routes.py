@@ -1,0 +1,13 @@
+"""Compare what two arithmetic routes recover from the same observations."""
+
+from _script import reporting
+
+with reporting(snakemake):
+    from pathlib import Path
+
+    from normgauge.recovery.compare import provenance, route_rows
+    from normgauge.schemas.recovery import tables
+
+    given = snakemake.input
+    rows = route_rows(Path(given.first), Path(given.second))
+    tables.write(snakemake.output[0], "recovery_routes", rows, provenance(given.manifest))
