@@ -14,7 +14,6 @@ from normgauge.comparison.probes import Frame
 from normgauge.comparison.statistics import affine_maps, contrasts, row, two_sided
 
 Rows = Iterator[dict[str, Any]]
-MOST_PATTERNS = 12  # heads up to which all sign patterns are listed
 
 
 def head_kernel(factors: AttentionFactors, head: int) -> Kernel:
@@ -135,8 +134,6 @@ def _block_rows(place: dict[str, Any], first: AttentionFactors, second: Attentio
     changes = np.stack([dense(after) - dense(before) for before, after in zip(*kernels, strict=True)]).reshape(first.heads, -1)
     gram = changes @ changes.T
     yield row("ov_common_share", mode, ratio(float(gram.sum()), first.heads * float(np.trace(gram))), **place)
-    if 1 < first.heads <= MOST_PATTERNS:
-        yield row("ov_sign_pattern_mean", mode, float(sign_pattern_shares(gram).mean()), **place)
 
 
 def sign_pattern_shares(gram: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from normgauge.comparison.nulls import (
     rotated_products,
     sign_sums,
 )
-from normgauge.comparison.ov import dense, head_kernel, probe_basis, token_kernel
+from normgauge.comparison.ov import dense, head_kernel, probe_basis, sign_pattern_shares, token_kernel
 from normgauge.comparison.pair import Pair, Side
 from normgauge.comparison.probes import Frame, readout_table, token_table
 from normgauge.comparison.qk import contrast_of
@@ -28,6 +28,7 @@ from normgauge.comparison.recency import symmetric_updates
 Sides = tuple[AttentionFactors, AttentionFactors]
 Frames = tuple[Frame, Frame]
 MODE = str(Mode.FOLDED)
+MOST_HEADS = 12  # heads up to which all sign patterns are listed
 
 
 def copy_tests(layers: Sequence[tuple[int, Sides]], frames: Frames, count: int, generator: np.random.Generator) -> Iterator[Test]:
@@ -69,6 +70,8 @@ def exploratory_tests(
         others = _matched_frames(pair, both, count, generator)
         control = by_name.get(both[0].probe.control or "")
         for block, sides, frequencies in layers:
+            if 1 < sides[0].heads <= MOST_HEADS:
+                yield _head_sign_test(sides, both, {"block": block, "part": "attention", "probe": both[0].probe.name, "label": MODE})
             for head in range(sides[0].heads):
                 place = {"block": block, "part": "attention", "head": head, "probe": both[0].probe.name, "label": MODE}
                 if control is not None:
@@ -90,6 +93,14 @@ def _sign_test(
     return Test(
         "qk_contrast", "row signs", abs(float(moved.sum())), np.abs(sign_sums(moved, count, generator)), False, place, float(moved.sum())
     )
+
+
+def _head_sign_test(sides: Sides, both: Frames, place: dict[str, Any]) -> Test:
+    """The share of the head-common mode among those of all patterns of head signs, which average to 1 / heads."""
+    kernels = [[dense(token_kernel(side, head, frame)) for head in range(side.heads)] for side, frame in zip(sides, both, strict=True)]
+    changes = (np.stack(kernels[1]) - np.stack(kernels[0])).reshape(sides[0].heads, -1)
+    shares = sign_pattern_shares(changes @ changes.T)
+    return Test("ov_common_share", "head signs", float(shares[0]), shares[1:], False, place)
 
 
 def _rotation_test(sides: Sides, head: int, both: Frames, frequencies: np.ndarray, rotations: np.ndarray, place: dict[str, Any]) -> Test:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ProbeSet:
-    """Tokens found in the vocabulary (`ids`, `tokens`), those left out, whether their order means something, and the control's name."""
+    """Tokens found in the vocabulary (`ids`, `tokens`), whether their order means something, and the control's name."""
 
     name: str
     tokens: tuple[str, ...]
     ids: tuple[int, ...]
-    dropped: tuple[str, ...] = ()
     ordered: bool = False
     control: str | None = None
 
@@ -48,24 +47,29 @@ def read_probes(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     return content["sets"]
 
 
-def find_probes(sets: Mapping[str, Mapping[str, Any]], folder: str | os.PathLike[str], anatomy: Anatomy) -> list[ProbeSet]:
-    """The sets of which at least FEWEST tokens are single tokens of the folder's tokenizer; none without a tokenizer or a token table.
-
-    A token is kept when its text is one token, or one with a space before it where that is written out.
+def find_probes(
+    sets: Mapping[str, Mapping[str, Any]], folder: str | os.PathLike[str], anatomy: Anatomy, declared: str | None = None
+) -> tuple[list[ProbeSet], dict[str, tuple[str, ...]]]:
+    """The sets of which at least FEWEST tokens are single tokens of the folder's tokenizer, the declared one first, and by set what was
+    dropped. None without a tokenizer or a token table. Raises InputError when no set is called as declared.
     """
+    if declared is not None and declared not in sets:
+        raise InputError(f"probe set {declared}: not in the file of probe sets; expected one of {', '.join(sets)}")
     if find_tokenizer(folder) is None or token_table(anatomy) is None:
-        return []
+        return [], {name: tuple(entry["tokens"]) for name, entry in sets.items()}
     tokenizer = load_tokenizer(folder).tokenizer
-    found = []
+    found: list[ProbeSet] = []
+    dropped: dict[str, tuple[str, ...]] = {}
     for name, entry in sets.items():
         ids = {token: identifier for token in entry["tokens"] if (identifier := _single(tokenizer, token)) is not None}
         kept = [token for number, token in enumerate(ids) if ids[token] not in list(ids.values())[:number]]
+        dropped[name] = tuple(token for token in entry["tokens"] if token not in kept)
         if len(kept) >= FEWEST:
-            dropped = tuple(token for token in entry["tokens"] if token not in kept)
-            whole = bool(entry.get("ordered")) and not dropped
-            found.append(ProbeSet(name, tuple(kept), tuple(ids[token] for token in kept), dropped, whole, entry.get("control")))
+            whole = bool(entry.get("ordered")) and not dropped[name]
+            found.append(ProbeSet(name, tuple(kept), tuple(ids[token] for token in kept), whole, entry.get("control")))
     names = {probe.name for probe in found}
-    return [probe if probe.control in names else ProbeSet(**{**probe.__dict__, "control": None}) for probe in found]
+    found = [replace(probe, control=probe.control if probe.control in names else None) for probe in found]
+    return sorted(found, key=lambda probe: probe.name != declared), dropped
 
 
 def _single(tokenizer: Tokenizer, text: str) -> int | None:

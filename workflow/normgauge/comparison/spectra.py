@@ -71,10 +71,10 @@ def _share(covariance: np.ndarray, basis: np.ndarray) -> float:
 def gram_gain(
     first: AttentionFactors | FeedForwardFactors, second: AttentionFactors | FeedForwardFactors, pair: tuple[Frame, Frame]
 ) -> float:
-    """log of the geometric mean of the gains from A to B over all directions of the probe subspace, of the first map that reads."""
+    """log of the geometric mean of the gains from A to B over all directions of the probe subspace, of the keys or ups."""
     grams = []
     for side, frame in zip((first, second), pair, strict=True):
-        seen = read(side)[0] @ frame.reads[:, :-1].T
+        seen = read(side)[-1] @ frame.reads[:, :-1].T
         values = np.linalg.eigvalsh(seen.T @ seen)[1:]  # the constant over tokens is no direction
         grams.append(np.log(np.maximum(values, 1e-300)).sum())
     return float(grams[1] - grams[0]) / (2 * (pair[0].size - 1))

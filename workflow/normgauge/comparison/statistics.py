@@ -30,6 +30,8 @@ OV = UNITS | {"values", "queries"}
 """Of one head's value and output maps: units and the other maps do not touch it, its own values' basis cancels."""
 QK = UNITS | {"values", "queries"}
 MLP = ATTENTION | UNITS
+WRITTEN = frozenset({"folds", "queries"})
+"""Of what a layer writes: no norm feeds it."""
 PROBED = frozenset({"residual"})
 """Contracted with both sides' own embeddings over every axis of the stream."""
 
@@ -57,6 +59,10 @@ def _qk(odd: bool, groups: frozenset[str], analyses: str, meaning: str) -> Stati
     return Statistic("QK", odd, groups, analyses, meaning)
 
 
+def _spectra(odd: bool, groups: frozenset[str], analyses: str, meaning: str) -> Statistic:
+    return Statistic("spectra", odd, groups, analyses, meaning)
+
+
 def _mlp(odd: bool, groups: frozenset[str], analyses: str, meaning: str) -> Statistic:
     return Statistic("MLP", odd, groups, analyses, meaning)
 
@@ -81,10 +87,7 @@ STATISTICS: Mapping[str, Statistic] = {
     "ov_effective_rank": _ov(False, OV, "4", "effective rank of the change of O V"),
     "ov_probe_write_share": _ov(False, OV, "15, 16", "share of ov_energy that is written into the probe subspace"),
     "ov_probe_enrichment": _ov(False, OV, "15", "that share over the subspace's share of the dimensions"),
-    "ov_common_share": _ov(
-        False, OV | PROBED | {"heads"}, "24", "share of the head-common mode in the change of the probe kernels of a block"
-    ),
-    "ov_sign_pattern_mean": _ov(False, OV | PROBED | {"heads"}, "24", "the same, mean over all sign patterns of the heads"),
+    "ov_common_share": _ov(False, OV | PROBED, "24", "share of the head-common mode in the changes of a block's probe kernels"),
     # --- QK
     "qk_contrast": _qk(True, QK | PROBED, "6, 9-11", "q^T Q^T R K c at an offset: q the probes' mean, c that minus their control's"),
     "qk_contrast_controlled": _qk(True, QK | PROBED, "11", "the same with q the probes' mean minus their control's"),
@@ -111,7 +114,7 @@ STATISTICS: Mapping[str, Statistic] = {
     "mlp_unit_energy": _mlp(False, MLP - {"units"}, "8", "squared norm of the change of one unit's d (x) sym(g (x) u); the largest ones"),
     "mlp_unit_concentration": _mlp(False, MLP - {"units"}, "8", "share of the ten largest of them in their sum"),
     "mlp_rescaling_share": _mlp(False, MLP - UNITS, "23", "share of the change of (u, d) that reciprocal scales of up and down explain"),
-    "mlp_direction_share": _mlp(False, MLP - UNITS, "23", "share of the change of down that is no change of its columns' lengths"),
+    "mlp_direction_share": _mlp(False, (MLP - UNITS) | {"folds"}, "23", "share of the change of down that is no change of its columns' lengths"),
     # --- trilinear
     "trilinear_energy": Statistic("trilinear", False, MLP, "14, 19", "squared norm of the change of sum over units of d (x) sym(reads)"),
     "trilinear_relative": Statistic("trilinear", False, MLP, "14", "norm of that change over that of the mean of the two sums"),
@@ -119,18 +122,14 @@ STATISTICS: Mapping[str, Statistic] = {
     "trilinear_probe_energy": Statistic("trilinear", False, MLP, "14", "the same with d projected on the probes"),
     "trilinear_share": Statistic("trilinear", False, MLP - UNITS, "14, 19", "share of a term of the exact split; they sum to 1"),
     # --- spectra
-    "write_top_share": Statistic(
-        "spectra", False, frozenset(), "2", "share of the largest 1, 4, 16 eigenvalues in the change of what a map writes"
-    ),
-    "write_effective_rank": Statistic("spectra", False, frozenset(), "4", "effective rank of that change"),
-    "write_probe_share": Statistic("spectra", False, frozenset(), "4, 15", "its share in the probe subspace"),
-    "write_axis_token": Statistic("spectra", False, frozenset(), "2", "|cosine| of a token with the leading axis of that change"),
-    "read_effective_rank": Statistic("spectra", False, frozenset(), "4", "effective rank of the change of what a part reads"),
-    "read_probe_share": Statistic("spectra", False, frozenset(), "4, 15", "its share in the probe subspace"),
-    "pooled_write_share": Statistic("spectra", False, frozenset(), "2", "write_top_share pooled over blocks, each with trace one"),
-    "gram_gain": Statistic(
-        "spectra", True, frozenset(), "23", "mean log of the generalised eigenvalues of B's Gram matrix in A's on the probes, halved"
-    ),
+    "write_top_share": _spectra(False, WRITTEN, "2", "share of the largest 1, 4, 16 eigenvalues in the change of what a layer writes"),
+    "write_effective_rank": _spectra(False, WRITTEN, "4", "effective rank of that change"),
+    "write_probe_share": _spectra(False, frozenset({"queries"}), "4, 15", "its share in the probe subspace"),
+    "write_axis_token": _spectra(False, WRITTEN, "2", "|cosine| of a token with the leading axis of that change"),
+    "read_effective_rank": _spectra(False, frozenset({"values"}), "4", "effective rank of the change of what a layer reads"),
+    "read_probe_share": _spectra(False, frozenset({"values"}), "4, 15", "its share in the probe subspace"),
+    "pooled_write_share": _spectra(False, WRITTEN, "2", "write_top_share pooled over blocks, each with trace one"),
+    "gram_gain": _spectra(True, PROBED | {"units", "heads", "values"}, "23", "mean log of the gains from A to B over the probe subspace"),
     # --- recency
     "recency_curve": Statistic("recency", True, QK | PROBED, "26", "tr(Z Q^T R K Z^T) / sum(Z^2) at an offset"),
     "recency_window": Statistic("recency", True, QK | PROBED, "26", "its mean over near offsets minus that over far ones"),

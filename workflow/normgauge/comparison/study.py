@@ -27,7 +27,7 @@ from normgauge.comparison.kernels import change
 from normgauge.comparison.location import location_tests, test_count
 from normgauge.comparison.mlp import factorial_rows, mlp_rows
 from normgauge.comparison.nulls import Test, draws_needed, test_rows
-from normgauge.comparison.ov import head_kernel, ov_rows
+from normgauge.comparison.ov import ov_rows, token_kernel
 from normgauge.comparison.pair import Pair, open_pair
 from normgauge.comparison.probe_tests import copy_tests, exploratory_tests
 from normgauge.comparison.probes import Frame, ProbeSet, find_probes, frames, read_probes, token_table
@@ -51,13 +51,25 @@ class Comparison:
     decision: dict[str, Any]
 
 
-def compare(pair: Pair, probes: Sequence[ProbeSet], draws: int, seed: int, names: Mapping[int, str] | None = None) -> Comparison:
-    """Compare a pair. The first probe set is the declared one. `draws`: at least so many per test; `names`: tokens by id, for labels."""
+def compare(
+    pair: Pair,
+    probes: Sequence[ProbeSet],
+    draws: int,
+    seed: int,
+    declared: str | None = None,
+    dropped: Mapping[str, Sequence[str]] | None = None,
+    names: Mapping[int, str] | None = None,
+) -> Comparison:
+    """Compare a pair.
+
+    `draws`: at least so many per test. `declared`: the probe set of the confirmatory tests; where it is not among `probes` the decision
+    abstains. `dropped`: tokens that are not in the vocabulary, by set. `names`: tokens by id, for labels.
+    """
     aligned = align(pair)
     kernels = kernel_rows(aligned.pair, probes, names or {})
-    tests = all_tests(pair, aligned, probes, draws, np.random.default_rng(seed))
+    tests = all_tests(pair, aligned, probes, declared, draws, np.random.default_rng(seed))
     nulls = test_rows(tests)
-    decision = decide(nulls, probes[0].name if probes else None, {probe.name: probe.dropped for probe in probes})
+    decision = decide(nulls, declared, dropped or {})
     return Comparison(inventory_rows(pair, aligned.pair), aligned.rows, kernels, nulls, decision)
 
 
@@ -66,19 +78,23 @@ def compare_folders(
     outputs: Mapping[str, str | os.PathLike[str]],
     overrides: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     probes: str | os.PathLike[str],
+    declared: str | None,
     draws: int,
     seed: int,
     metadata: Mapping[str, str],
 ) -> None:
-    """Compare two checkpoint folders and write the tables and the decision, by name in `outputs`. Raises InputError as `open_pair` does."""
+    """Compare two checkpoint folders and write the tables and the decision, by name in `outputs`.
+
+    `probes` is a file of probe sets, `declared` the one of the confirmatory tests. Raises InputError as `open_pair` does.
+    """
     sets = read_probes(probes)
     pair = open_pair(folders, overrides)
-    found = find_probes(sets, folders[0], pair.anatomy)
+    found, dropped = find_probes(sets, folders[0], pair.anatomy, declared)
     names = {}
     if found:
         vocabulary = load_tokenizer(folders[0]).tokenizer.get_vocab()
         names = {number: token for token, number in vocabulary.items()}
-    result = compare(pair, found, draws, seed, names)
+    result = compare(pair, found, draws, seed, declared, dropped, names)
     for kind in ("inventory", "alignment", "kernels", "nulls"):
         tables.write(outputs[kind], f"comparison_{kind}", getattr(result, kind), metadata)
     write_decision(outputs["decision"], result.decision)
@@ -124,7 +140,8 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
                     source = strongest[1].attention
                     assert source is not None
                     rows += composition_rows(block.attention, source, (number, strongest[1].number, strongest[2]), seen[mode], mode)
-                strongest = _strongest(strongest, block)
+                if probes:
+                    strongest = _strongest(strongest, block, seen[mode])
                 spectra.add(number, "attention", block.attention, seen[mode], rows)
             if block.feed_forward:
                 assert feed_forward is not None
@@ -137,10 +154,13 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
     return rows
 
 
-def _strongest(found: tuple[float, _Block, int] | None, block: _Block) -> tuple[float, _Block, int]:
-    """The head so far whose O V changed most."""
+def _strongest(found: tuple[float, _Block, int] | None, block: _Block, seen: Sequence[tuple[Frame, Frame]]) -> tuple[float, _Block, int]:
+    """The head so far whose kernel between the first probe set's tokens changed most."""
     assert block.attention is not None
-    energies = [change(*(head_kernel(side, head) for side in block.attention)).energy() for head in range(block.attention[0].heads)]
+    heads = range(block.attention[0].heads)
+    energies = [
+        change(*(token_kernel(side, head, frame) for side, frame in zip(block.attention, seen[0], strict=True))).energy() for head in heads
+    ]
     head = int(np.argmax(energies))
     return found if found and found[0] >= energies[head] else (energies[head], block, head)
 
@@ -174,7 +194,9 @@ class _Spectra:
         return rows
 
 
-def all_tests(stored: Pair, aligned: Aligned, probes: Sequence[ProbeSet], draws: int, generator: np.random.Generator) -> list[Test]:
+def all_tests(
+    stored: Pair, aligned: Aligned, probes: Sequence[ProbeSet], declared: str | None, draws: int, generator: np.random.Generator
+) -> list[Test]:
     """Every test of the pair: the confirmatory family first."""
     pair = aligned.pair
     seen = frames(pair, probes, Mode.FOLDED)
@@ -184,9 +206,10 @@ def all_tests(stored: Pair, aligned: Aligned, probes: Sequence[ProbeSet], draws:
         if block.attention:
             layers.append((number, block.attention, block.frequencies))
     heads = sum(sides[0].heads for _, sides, _ in layers)
-    count = draws_needed(test_count(stored) + (heads + 1 if probes else 0), draws)
+    chosen = [each for each in seen if each[0].probe.name == declared]
+    count = draws_needed(test_count(stored) + (heads + 1 if chosen else 0), draws)
     tests = list(location_tests(stored, aligned, count, generator))
-    if probes:
-        tests += copy_tests([(number, sides) for number, sides, _ in layers], seen[0], count, generator)
-        tests += exploratory_tests(pair, layers, seen, draws, generator)
+    for each in chosen:
+        tests += copy_tests([(number, sides) for number, sides, _ in layers], each, count, generator)
+    tests += exploratory_tests(pair, layers, seen, draws, generator)
     return tests
