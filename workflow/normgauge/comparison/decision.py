@@ -16,7 +16,7 @@ QUESTION = "which side writes the tokens of the probe set {probe} more where it 
 ROLES = {
     "ov_energy": "what the head moves changed more than a random change of the same energy would",
     "qk_energy": "what the head attends to changed more than a random change of the same energy would",
-    "mlp_unit_energy": "the unit changed more than a random change of the same energy would",
+    "mlp_unit_terms": "the unit changed more than a random change of the same energy would",
     "table_row_energy": "the row of {label} changed more than a random change of the same energy would",
     "ov_copy": "the head copies the probes {more} in B",
 }

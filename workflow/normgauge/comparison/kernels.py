@@ -156,3 +156,7 @@ class Units:
         """(f,): squared norm of the sum of the terms, unit by unit."""
         total = sum(first.weight * second.weight * self._products(first, second, self._pairs) for first in terms for second in terms)
         return np.maximum(np.asarray(total), 0.0)
+
+    def term_energies(self, terms: Sequence[Term]) -> np.ndarray:
+        """(f,): sum of the squared norms of the terms, unit by unit, without their inner products."""
+        return np.asarray(sum(term.weight**2 * self._products(term, term, self._pairs) for term in terms))

@@ -13,12 +13,13 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaincinv
+from scipy.special import gammainc, gammaincinv
 
 from normgauge.gauge.groups import Orthogonal
 
 LEVEL = 0.05
 """False discovery rate, and family-wise error rate, that a significant component must keep."""
+GRID = 1024  # thresholds at which the law of a maximum is tabulated
 EXACT = 7  # tokens up to which every relabelling is listed
 
 
@@ -179,17 +180,19 @@ def matched_tokens(lengths: np.ndarray, ids: Sequence[int], count: int, generato
     return np.stack(columns, axis=1)
 
 
-@dataclass(frozen=True)
-class EnergyLaw:
-    """Squared norm of a random change with a given mean: a gamma law of this shape, the one with the right mean and variance."""
+def energy_ratios(shape: float, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Squared norms of a random change over their mean, (count,): a gamma law, its shape one over the squared relative spread."""
+    return generator.gamma(shape, size=count) / shape
 
-    shape: float
 
-    def draws(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Ratios of the squared norm to its mean, (count,)."""
-        return generator.gamma(self.shape, size=count) / self.shape
-
-    def largest(self, members: int, count: int, generator: np.random.Generator) -> np.ndarray:
-        """The largest of so many independent ratios, (count,), by inversion of the law of the maximum."""
-        level = generator.random(count) ** (1 / members)
-        return gammaincinv(self.shape, level) / self.shape
+def largest_energy_ratios(shapes: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """The largest of independent such ratios, one of each shape, (count,): by inversion of the law of the maximum on a grid."""
+    kinds, members = np.unique(np.round(shapes, 6), return_counts=True)
+    if len(kinds) == 1:
+        return gammaincinv(kinds[0], generator.random(count) ** (1 / members[0])) / kinds[0]
+    ends = [float((gammaincinv(kinds, probability) / kinds).max()) for probability in (0.5, 1 - 1e-9 / len(shapes))]
+    grid = np.geomspace(ends[0] / 8, ends[1] * 2, GRID)
+    log_law = np.zeros(GRID)
+    for kind, number in zip(kinds, members, strict=True):
+        log_law += number * np.log(np.maximum(gammainc(kind, kind * grid), 1e-300))
+    return np.interp(np.log(generator.random(count)), log_law, grid)
