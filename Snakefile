@@ -20,6 +20,7 @@ include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/recover.smk"
 include: "workflow/rules/gauge.smk"
 include: "workflow/rules/redundancy.smk"
+include: "workflow/rules/compare.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -35,10 +36,11 @@ localrules:
     signed_permutation_scale,
     audit,
     redundancy,
+    checkpoint_diff,
 
 
-ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES
-ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES
+ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + COMPARISON_TABLES
+ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES + COMPARISON_FIGURES
 
 
 rule all:
@@ -91,3 +93,8 @@ rule audit:
 rule redundancy:
     input:
         REDUNDANCY_TABLES + REDUNDANCY_FIGURES,
+
+
+rule checkpoint_diff:
+    input:
+        COMPARISON_TABLES + COMPARISON_FIGURES,

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from normgauge.comparison.alignment import align
-from normgauge.comparison.factors import Mode, attention_factors, attention_layers, feed_forward_factors, feed_forward_layers, rotary_frequencies
+from normgauge.comparison.factors import (
+    Mode,
+    attention_factors,
+    attention_layers,
+    feed_forward_factors,
+    feed_forward_layers,
+    rotary_frequencies,
+)
 from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.kernels import Units, change, change_terms, mean_terms
 from normgauge.comparison.ov import head_kernel, sign_pattern_shares, token_kernel

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normgauge.calibration.tokenisation import load_tokenizer
+from normgauge.calibration.tokenisation import find_tokenizer, load_tokenizer
 from normgauge.comparison.alignment import Aligned, align
 from normgauge.comparison.decision import decide, write_decision
 from normgauge.comparison.factors import (
@@ -89,10 +89,11 @@ def compare_folders(
     """
     sets = read_probes(probes)
     pair = open_pair(folders, overrides)
-    found, dropped = find_probes(sets, folders[0], pair.anatomy, declared)
+    lender = next((folder for folder in folders if find_tokenizer(folder) is not None), folders[0])
+    found, dropped = find_probes(sets, lender, pair.anatomy, declared)
     names = {}
     if found:
-        vocabulary = load_tokenizer(folders[0]).tokenizer.get_vocab()
+        vocabulary = load_tokenizer(lender).tokenizer.get_vocab()
         names = {number: token for token, number in vocabulary.items()}
     result = compare(pair, found, draws, seed, declared, dropped, names)
     for kind in ("inventory", "alignment", "kernels", "nulls"):

@@ -6,6 +6,28 @@ from normgauge.tables import BOOL, FLOAT, INT, STRING, STRINGS, Tables, schema
 
 tables = Tables(
     {
+        "comparison": schema(
+            ("model_a", STRING, "!model of A"),
+            ("revision_a", STRING, "!revision of A"),
+            ("model_b", STRING, "!model of B"),
+            ("revision_b", STRING, "!revision of B"),
+            ("tensors", INT, "!tensors compared"),
+            ("unmatched", INT, "!tensors that one side alone has, outside the part that both share"),
+            ("values", INT, "!values compared"),
+            ("relative", FLOAT, "!|B - A| over the norm of the mean, all matrices of the blocks"),
+            ("relative_to_a", FLOAT, "!the same over |A|"),
+            ("floor", FLOAT, "!relative difference that storage rounding gives by itself"),
+            ("aligned_relative", FLOAT, "!relative, with the gauge between A and B taken out"),
+            ("residual", STRING, "gauge of the residual streams: identity, gauge, or none where they do not correspond"),
+            ("heads", STRING, "the same of the heads"),
+            ("units", STRING, "the same of the feed-forward units"),
+            ("tests", INT, "!tests of the confirmatory family"),
+            ("significant", INT, "!significant ones"),
+            ("smallest_p", FLOAT, "smallest p among them"),
+            ("strongest", STRING, "the strongest significant component"),
+            ("label", STRING, "!decision: A, B or abstain"),
+            ("probability", FLOAT, "!confidence of the decision"),
+        ),
         "comparison_inventory": schema(
             ("tensor", STRING, "!tensor name in the class; of a total, the part that it sums over"),
             ("status", STRING, "!tensor, total, A only or B only"),
