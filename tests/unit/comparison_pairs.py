@@ -34,7 +34,10 @@ PROBES = (
 
 def checkpoint(family: str, seed: int, **changes: Any) -> Checkpoint:
     """A random tiny checkpoint, float64."""
-    found, _ = random_checkpoint(config_of(*FAMILIES[family], **changes), seed)
+    config = config_of(*FAMILIES[family], **changes)
+    if getattr(config, "layer_types", None):
+        config.layer_types = ["sliding_attention"] * (config.num_hidden_layers - 1) + ["full_attention"]
+    found, _ = random_checkpoint(config, seed)
     tensors = {name: value.double() for name, value in found.tensors.items()}
     return Checkpoint(found.config, tensors, dict.fromkeys(tensors, "F64"), found.files)
 
