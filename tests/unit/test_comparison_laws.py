@@ -40,7 +40,9 @@ def sums(rows, part: str, whole: str, key=("mode", "block", "head", "probe")):
     parts, wholes = defaultdict(float), {}
     for row in rows:
         place = tuple(row[name] for name in key)
-        if row["statistic"] == part or (part.endswith("*") and row["statistic"].startswith(part[:-1]) and row["statistic"].endswith("_part")):
+        if row["statistic"] == part or (
+            part.endswith("*") and row["statistic"].startswith(part[:-1]) and row["statistic"].endswith("_part")
+        ):
             parts[place] += row["change"]
         if row["statistic"] == whole:
             wholes[place] = row["change"]
@@ -146,7 +148,9 @@ def test_a_checkpoint_against_itself_is_all_zero(family):
     aligned = align(pair)
     assert {row["found"] for row in aligned.rows} <= {"identity", "balanced"}
     assert {row["change"] for row in kernel_rows(aligned.pair, PROBES, {})} == {0.0}
-    assert {(row["difference"], row["relative"], row["aligned_relative"]) for row in inventory_rows(pair, aligned.pair)} == {(0.0, 0.0, 0.0)}
+    assert {(row["difference"], row["relative"], row["aligned_relative"]) for row in inventory_rows(pair, aligned.pair)} == {
+        (0.0, 0.0, 0.0)
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -154,7 +154,11 @@ def heads_of(source) -> int:
 
 
 def with_scaled_unit(source):
-    name = [name for name in source.tensors if name.endswith(("down_proj.weight", "mlp.c_proj.weight", "output.dense.weight")) and "attention" not in name][2]
+    name = [
+        name
+        for name in source.tensors
+        if name.endswith(("down_proj.weight", "mlp.c_proj.weight", "output.dense.weight")) and "attention" not in name
+    ][2]
     weight = source.tensors[name].clone()
     (weight if name.endswith("c_proj.weight") else weight.T)[5] *= 1.5
     return changed(source, {name: weight}), {"statistic": "mlp_unit_terms", "block": 3, "unit": 5}

@@ -143,11 +143,11 @@ def _align_residual(pair: Pair, space: str) -> tuple[Pair, list[dict[str, Any]]]
     element = Monomial(found.gauge.target, factors if group != Group.PERMUTATION else np.ones(len(factors)))
     certain = 1 - float(found.uncertain.mean())
     moved = float(((element.target != np.arange(element.size)) | (element.factors != 1)).mean())
-    before = _table_change(pair, tables)
+    unaligned = _table_change(pair, tables)
     taken = certain > CORRESPONDS
     aligned = _with_gauges(pair, {}, {space: element.inverse()}) if taken and moved else pair
     return aligned, [
-        _row("residual", space, _verdict(taken, moved), moved if taken else 0.0, certain, before, _table_change(aligned, tables))
+        _row("residual", space, _verdict(taken, moved), moved if taken else 0.0, certain, unaligned, _table_change(aligned, tables))
     ]
 
 
@@ -268,12 +268,13 @@ def balanced_maps(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray
     turn B's to A's. The identity where a factor has not full rank, or where A and B are equal."""
     if all(np.array_equal(*parts) for parts in zip(first, second, strict=True)):
         return np.eye(len(first[0])), np.eye(len(first[0]))
-    maps = [_balance(*pair) for pair in (first, second)]
-    if any(matrix is None for matrix in maps):
+    maps = [found for found in (_balance(*first), _balance(*second)) if found is not None]
+    if len(maps) < 2:
         return np.eye(len(first[0])), np.eye(len(first[0]))
-    moved = [(each.T @ written, reading @ np.linalg.inv(each).T) for each, (written, reading) in zip(maps, (first, second), strict=True)]  # type: ignore[union-attr, arg-type]
-    left, _, right = np.linalg.svd(moved[1][0] @ moved[0][0].T + moved[1][1].T @ moved[0][1])
-    return maps[0], maps[1] @ (left @ right)  # type: ignore[return-value, operator]
+    written = [each.T @ factor for each, factor in zip(maps, (first[0], second[0]), strict=True)]
+    reading = [factor @ np.linalg.inv(each).T for each, factor in zip(maps, (first[1], second[1]), strict=True)]
+    left, _, right = np.linalg.svd(written[1] @ written[0].T + reading[1].T @ reading[0])
+    return maps[0], maps[1] @ (left @ right)
 
 
 def _balance(written: np.ndarray, reading: np.ndarray) -> np.ndarray | None:
@@ -316,7 +317,7 @@ def _query_maps(rule: QueryMaps, sides: Sequence[AttentionFactors], group: int, 
         ]
         numbers = [part[0] + 1j * part[1] for part in pairs]
         overlap = np.vdot(numbers[1], numbers[0])  # sum of conj(B) A: B times its phase is nearest to A
-        if np.array_equal(*pairs) or not overlap:
+        if np.array_equal(pairs[0], pairs[1]) or not overlap:
             turn = 1.0 + 0.0j
         elif rule == QueryMaps.ROTARY:
             turn = overlap / abs(overlap)
@@ -371,9 +372,11 @@ def _match_units(first: FeedForwardFactors, second: FeedForwardFactors, group: G
     """Match units by what they read and write; where up and down may change sign together, by the product of their cosines."""
     reads = [_cosines(before, after) for before, after in zip(first.reads, second.reads, strict=True)]
     down = _cosines(first.down, second.down)
-    score = (reads[0] + reads[1] * down) / 2 if group == Group.MONOMIAL and len(reads) > 1 else (sum(reads) + down) / (len(reads) + 1)
-    silent = [~factors.down.any(1) for factors in (first, second)]
-    return match_matrix(score, first.down.shape[1] * (len(reads) + 1), *silent, cost_of(Group.PERMUTATION))
+    signed = group == Group.MONOMIAL and len(reads) > 1
+    score = (reads[0] + reads[1] * down) / 2 if signed else np.mean([*reads, down], axis=0)
+    samples = first.down.shape[1] * (len(reads) + 1)
+    silent = [np.equal(np.linalg.norm(factors.down, axis=1), 0) for factors in (first, second)]
+    return match_matrix(score, samples, silent[0], silent[1], cost_of(Group.PERMUTATION))
 
 
 def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:

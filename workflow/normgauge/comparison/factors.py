@@ -164,9 +164,9 @@ def attention_factors(side: Side, layer: Layer, mode: Mode) -> AttentionFactors:
     for part in ("query", "key", "value"):
         factor = read_factor(side, maps[part], mode)
         space = anatomy.space(maps[part].writes)
-        heads = factor.reshape(space.heads, -1, factor.shape[1])
+        by_head = factor.reshape(space.heads, -1, factor.shape[1])
         norm = _head_norm(anatomy, space.name) if mode == Mode.FOLDED else None
-        parts[part] = heads if norm is None else heads * gain(side, norm)[:, None]
+        parts[part] = by_head if norm is None else by_head * gain(side, norm)[:, None]
     output = write_factor(side, maps["attention_output"], mode, branch_norm(anatomy, layer, "attention"))
     heads = len(parts["query"])
     return AttentionFactors(**parts, output=output.reshape(len(output), heads, -1).transpose(1, 0, 2))

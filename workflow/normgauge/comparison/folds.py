@@ -38,7 +38,7 @@ def foldable_norms(anatomy: Anatomy) -> list[Norm]:
 
 
 def fold_steps(anatomy: Anatomy, scales: Mapping[str, np.ndarray]) -> dict[str, list[Step]]:
-    """The changes by tensor name that multiply the gains of the named norms by these factors, float64 (n,), without changing the function."""
+    """The changes by tensor name that multiply the gains of the named norms by factors, float64 (n,), and leave the function alone."""
     steps: dict[str, list[Step]] = {}
     for norm in foldable_norms(anatomy):
         if norm.name not in scales:

@@ -30,9 +30,8 @@ class Kernel:
 
     def singular_values(self) -> np.ndarray:
         """In descending order, as many as the rank may be."""
-        left = np.linalg.qr(self.left, mode="r")
-        right = np.linalg.qr(self.right.T, mode="r")
-        return np.linalg.svd(left @ right.T, compute_uv=False)
+        left, right = np.linalg.qr(self.left)[1], np.linalg.qr(self.right.T)[1]
+        return np.linalg.svd(left @ right.T)[1]
 
     def between(self, outputs: np.ndarray, inputs: np.ndarray) -> np.ndarray:
         """(k, l): outputs (k, m) @ K @ inputs.T, inputs (l, n)."""

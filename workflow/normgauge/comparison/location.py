@@ -125,7 +125,8 @@ def table_names(pair: Pair) -> list[str]:
 def head_components(stored: Pair, aligned: Aligned) -> list[Components]:
     """The O V and the Q^T K kernels of all heads."""
     found = []
-    for statistic, kernel, many, shared in (("ov_energy", head_kernel, "attention_output", "value"), ("qk_energy", score_kernel, "query", "key")):
+    kinds = (("ov_energy", head_kernel, "attention_output", "value"), ("qk_energy", score_kernel, "query", "key"))
+    for statistic, kernel, many, shared in kinds:
         places, energies, susceptibilities, spreads = [], [], [], []
         noises: list[Noise] = []
         for layer in attention_layers(stored.anatomy):
@@ -140,7 +141,8 @@ def head_components(stored: Pair, aligned: Aligned) -> list[Components]:
                 susceptibilities.append(sum(float(each.sum()) for each in values))
                 spreads.append(kernel_spread(values[0] + values[1], len(pair[0].left)))
         if len(places) > 1:
-            found.append(Components(statistic, places, *map(np.array, (energies, susceptibilities, spreads)), _joined(noises)))
+            columns = [np.array(column) for column in (energies, susceptibilities, spreads)]
+            found.append(Components(statistic, places, columns[0], columns[1], columns[2], _joined(noises)))
     return found
 
 
@@ -213,8 +215,8 @@ def unit_components(stored: Pair, aligned: Aligned) -> Components | None:
         noises.append(_unit_noise(stored.a, layer) + _unit_noise(stored.b, layer).at(order))
     if not places:
         return None
-    columns = (np.concatenate(column) for column in (energies, susceptibilities, spreads))
-    return Components("mlp_unit_terms", places, *columns, _joined(noises))
+    columns = [np.concatenate(column) for column in (energies, susceptibilities, spreads)]
+    return Components("mlp_unit_terms", places, columns[0], columns[1], columns[2], _joined(noises))
 
 
 def _unit_factors(side: Side, layer: Layer) -> tuple[np.ndarray, ...]:
@@ -223,8 +225,8 @@ def _unit_factors(side: Side, layer: Layer) -> tuple[np.ndarray, ...]:
 
 
 def unit_parts(factors: tuple[np.ndarray, ...]) -> np.ndarray:
-    """(factors, f): expected energy of the change of d (x) sym(reads) when one factor alone moves by a random vector of unit length, with up
-    and down equally long, as a scale of the unit can make them."""
+    """(factors, f): expected energy of the change of d (x) sym(reads) when one factor alone moves by a random vector of unit length; up and
+    down are taken equally long, as a scale of the unit can make them."""
     down, reads = factors[0], factors[1:]
     length = np.linalg.norm(down, axis=1) * np.linalg.norm(reads[-1], axis=1)
     if len(reads) == 1:
@@ -265,7 +267,9 @@ def _square_variance(noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 def table_components(stored: Pair, aligned: Pair, name: str) -> Components:
     """The rows of one table, such as the tokens of the embedding."""
-    energies = np.concatenate([((after - before) ** 2).sum(1) for before, after in zip(aligned.a.rows(name), aligned.b.rows(name), strict=True)])
+    energies = np.concatenate(
+        [((after - before) ** 2).sum(1) for before, after in zip(aligned.a.rows(name), aligned.b.rows(name), strict=True)]
+    )
     noises = []
     for parts in zip(stored.a.floor_rows(name), stored.b.floor_rows(name), strict=True):
         noises.append(Noise(sum(part.sum(1) for part in parts), sum(_square_variance(part, np.ones(len(part))) for part in parts)))  # type: ignore[arg-type]

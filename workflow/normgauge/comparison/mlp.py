@@ -1,4 +1,4 @@
-"""What feed-forward units read and write: paths between tokens, unit by unit, and the exact split of their sum (analyses 5, 7, 8, 14, 19, 23)."""
+"""What feed-forward units read and write: paths between tokens, units, the exact split of their sum (analyses 5, 7, 8, 14, 19, 23)."""
 
 from __future__ import annotations
 
@@ -106,5 +106,5 @@ def factorial_rows(sides: tuple[Side, Side], layer: Layer, frames: Mapping[Mode,
                 scale = {name: gain(side, norm) for name, norm in norms.items() if norm is not None and name in chosen}
                 tokens_in, tokens_out = frame.reads[:, :-1] * scale.get("pre", 1.0), frame.writes * scale.get("post", 1.0)
                 values.append(np.vdot(tokens_out @ writes, tokens_in @ reads.T) / token_scale(frame))
-            place = {"block": layer.block, "part": "mlp", "probe": pair[0].probe.name, "label": "+".join(chosen) or "none"}
+            place: dict[str, Any] = {"block": layer.block, "part": "mlp", "probe": pair[0].probe.name, "label": "+".join(chosen) or "none"}
             yield two_sided("mlp_factorial", folded, *values, **place)

@@ -134,10 +134,8 @@ def relabellings(matrix: np.ndarray, count: int, generator: np.random.Generator)
     All of them up to EXACT tokens (p is then exact), else `count` random ones, which may repeat.
     """
     size = len(matrix)
-    if size <= EXACT:
-        targets = np.array(list(permutations(range(size)))[1:])
-    else:
-        targets = np.argsort(generator.random((count, size)), axis=1)
+    every = np.array(list(permutations(range(size)))[1:]) if size <= EXACT else None
+    targets = np.argsort(generator.random((count, size)), axis=1) if every is None else every
     return matrix[np.arange(size), targets].sum(1)
 
 

@@ -136,7 +136,8 @@ def open_pair(
     _check_configs(configs)
     bare = {}
     if configs[0].architectures != configs[1].architectures:
-        bare = {"architectures": [MODEL_MAPPING[type(configs[0])].__name__]}  # type: ignore[index]
+        shared: Any = MODEL_MAPPING[type(configs[0])]
+        bare = {"architectures": [shared.__name__]}
     opened = [open_checkpoint(folder, {**(override or {}), **bare}) for folder, override in zip(folders, overrides, strict=True)]
     _check_files(opened)
     _check_vocabularies(folders)
@@ -147,8 +148,8 @@ def make_pair(first: Checkpoint, second: Checkpoint) -> Pair:
     """The pair of two opened checkpoints of one class. Raises InputError as `open_pair` does for tensors and their values."""
     anatomy = describe(first.config)
     listed = {tensor.name for tensor in anatomy.tensors}
-    sides = []
-    unmatched = {}
+    sides: list[Side] = []
+    unmatched: dict[str, str] = {}
     for label, checkpoint in (("A", first), ("B", second)):
         unmatched |= {name: label for name in checkpoint.tensors if name not in listed}
         tensors = {name: value for name, value in checkpoint.tensors.items() if name in listed}

@@ -13,7 +13,7 @@ _SMALLEST = {torch.float64: -1022, torch.float32: -126, torch.float16: -14, torc
 
 
 def mantissa_bits(values: torch.Tensor) -> int:
-    """Bits of the mantissa that the values use: 7 for bfloat16 values even when they are stored as float32; 0 for powers of two and zeros."""
+    """Bits of the mantissa that the values use: 7 for bfloat16 values, also when stored as float32; 0 for powers of two and zeros."""
     return max((_used_bits(part) for part in values.reshape(-1).split(CHUNK)), default=0)
 
 

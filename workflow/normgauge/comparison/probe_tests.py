@@ -20,8 +20,8 @@ from normgauge.comparison.nulls import (
     sign_sums,
 )
 from normgauge.comparison.ov import dense, head_kernel, probe_basis, sign_pattern_shares, token_kernel
-from normgauge.comparison.pair import Pair, Side
-from normgauge.comparison.probes import Frame, readout_table, token_table
+from normgauge.comparison.pair import Pair
+from normgauge.comparison.probes import Frame, token_table, unit_reads, unit_writes
 from normgauge.comparison.qk import contrast_of
 from normgauge.comparison.recency import symmetric_updates
 
@@ -120,18 +120,14 @@ def _rotation_test(sides: Sides, head: int, both: Frames, frequencies: np.ndarra
 
 
 def _matched_frames(pair: Pair, both: Frames, count: int, generator: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For A and B, (count, k, n) centred unit rows of matched tokens: what the readout and what the token table have for them."""
-    table, readout = token_table(pair.anatomy), readout_table(pair.anatomy)
-    assert table is not None and readout is not None
+    """For A and B, (count, k, n) unit rows of matched tokens: what the readout and what the token table have for them."""
+    table = token_table(pair.anatomy)
+    assert table is not None
     lengths = np.concatenate([np.linalg.norm(rows, axis=1) for rows in pair.a.rows(table)])
     ids = matched_tokens(lengths, both[0].probe.ids, count, generator)
     used, inverse = np.unique(ids, return_inverse=True)
-    return [tuple(_unit_rows(side, name, used)[inverse.reshape(ids.shape)] for name in (readout, table)) for side in (pair.a, pair.b)]  # type: ignore[misc]
-
-
-def _unit_rows(side: Side, table: str, ids: np.ndarray) -> np.ndarray:
-    rows = side.selected(table, ids.tolist())
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    places = inverse.reshape(ids.shape)
+    return [(unit_writes(side, used.tolist(), Mode.FOLDED)[places], unit_reads(side, used.tolist())[places]) for side in (pair.a, pair.b)]
 
 
 def _matched_test(sides: Sides, head: int, both: Frames, others: Sequence[tuple[np.ndarray, np.ndarray]], place: dict[str, Any]) -> Test:

@@ -129,29 +129,39 @@ class Frame:
 
 def frame(side: Side, probe: ProbeSet, mode: Mode) -> Frame:
     """The frame of a probe set. Raises InputError when a token's vector is zero."""
-    table, readout = token_table(side.anatomy), readout_table(side.anatomy)
-    assert table is not None and readout is not None
-    units = _units(side, table, side.selected(table, probe.ids), probe)
+    units, written = unit_reads(side, probe.ids), unit_writes(side, probe.ids, mode)
+    for rows in (units, written):
+        if not rows.any(1).all():
+            token = probe.tokens[int(np.argmin(rows.any(1)))]
+            raise InputError(f"probe set {probe.name}: the vector of {token!r} is zero in {side.label}; leave the token out")
     reads = np.column_stack([units - units.mean(0), np.zeros(len(units))])
-    seen = side.selected(readout, probe.ids)
-    final = final_norm(side.anatomy)
-    if mode == Mode.FOLDED and final is not None:
-        seen = seen * gain(side, final)
-        if final.kind == NormKind.LAYER_NORM:
-            seen = seen - seen.mean(1, keepdims=True)
-    written = _units(side, readout, seen, probe)
     writes = written - written.mean(0)
     mean = units.mean(0)
     prototype = np.append(mean / max(float(np.linalg.norm(mean)), 1e-300), 0.0)
     return Frame(probe, reads, writes, _even(reads), _even(writes), prototype)
 
 
-def _units(side: Side, table: str, rows: np.ndarray, probe: ProbeSet) -> np.ndarray:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not lengths.all():
-        token = probe.tokens[int(np.argmin(lengths))]
-        raise InputError(f"probe set {probe.name}: the row of {token!r} in {table} of {side.label} is zero; leave the token out")
-    return rows / lengths
+def unit_reads(side: Side, ids: Sequence[int]) -> np.ndarray:
+    """(k, n): rows of the token table, of length one."""
+    table = token_table(side.anatomy)
+    assert table is not None
+    return _unit(side.selected(table, ids))
+
+
+def unit_writes(side: Side, ids: Sequence[int], mode: Mode) -> np.ndarray:
+    """(k, n): rows of the readout, of length one; folded: seen through the norm in front of it."""
+    table, final = readout_table(side.anatomy), final_norm(side.anatomy)
+    assert table is not None
+    rows = side.selected(table, ids)
+    if mode == Mode.FOLDED and final is not None:
+        rows = rows * gain(side, final)
+        if final.kind == NormKind.LAYER_NORM:
+            rows = rows - rows.mean(1, keepdims=True)
+    return _unit(rows)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
 
 
 def _even(rows: np.ndarray) -> np.ndarray:

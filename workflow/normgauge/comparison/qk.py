@@ -158,7 +158,7 @@ def composition_rows(
     frames: Sequence[tuple[Frame, Frame]],
     mode: Mode,
 ) -> Rows:
-    """What every head of one block reads of a contrast that one head of an earlier block has moved; `places`: block, earlier block, head."""
+    """What every head of a block reads of a contrast that one head of an earlier block has moved; `places`: block, earlier block, head."""
     block, earlier, source = places
     by_name: Mapping[str, tuple[Frame, Frame]] = {pair[0].probe.name: pair for pair in frames}
     for pair in frames:
@@ -171,5 +171,5 @@ def composition_rows(
                 moved = head_kernel(writer, source)
                 written = np.append(moved.left @ (moved.right @ contrast_of(frame, other)[0]), 0.0)
                 values.append(_scalar(_between(reader, head, frame.prototype[None], written[None])))
-            place = {"block": block, "part": "attention", "head": head, "probe": pair[0].probe.name}
+            place: dict[str, Any] = {"block": block, "part": "attention", "head": head, "probe": pair[0].probe.name}
             yield two_sided("qk_composition", mode, *values, label=f"block {earlier} head {source}", **place)

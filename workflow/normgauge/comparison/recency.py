@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,18 @@ def recency_rows(
     for head in range(first.heads):
         windows: dict[str, list[tuple[float, float]]] = {}
         for pair in frames:
-            place = {"block": block, "part": "attention", "head": head, "probe": pair[0].probe.name}
+            place: dict[str, Any] = {"block": block, "part": "attention", "head": head, "probe": pair[0].probe.name}
             series = [
                 fourier_series(side, head, frame.reads / np.linalg.norm(frame.reads), len(frequencies))
                 for side, frame in zip((first, second), pair, strict=True)
             ]
             for offset in CURVE:
-                values = [series_at(each, frequencies, np.array([offset])).item() for each in series]
-                yield two_sided("recency_curve", mode, *values, label=str(offset), **place)
-            pairs = [tuple(window_difference(each, frequencies, window) for each in series) for window in WINDOWS]
-            windows[pair[0].probe.name] = pairs  # type: ignore[assignment]
-            for window, values in zip(WINDOWS, pairs, strict=True):
+                before, after = (series_at(each, frequencies, np.array([offset])).item() for each in series)
+                yield two_sided("recency_curve", mode, before, after, label=str(offset), **place)
+            windows[pair[0].probe.name] = [
+                (window_difference(series[0], frequencies, window), window_difference(series[1], frequencies, window)) for window in WINDOWS
+            ]
+            for window, values in zip(WINDOWS, windows[pair[0].probe.name], strict=True):
                 yield two_sided("recency_window", mode, *values, label=window_label(window), **place)
             yield from _band_rows(place, series, frequencies, mode)
             yield row("recency_transport", mode, transport_cosine(first, second, head, pair, frequencies), **place)
@@ -84,7 +86,7 @@ def window_label(window: tuple[int, int, int, int]) -> str:
 def _band_rows(place: dict[str, Any], series: Sequence[tuple[np.ndarray, np.ndarray, float]], frequencies: np.ndarray, mode: Mode) -> Rows:
     energy = (series[1][0] - series[0][0]) ** 2 + (series[1][1] - series[0][1]) ** 2
     periods = 2 * np.pi / frequencies
-    for low, high in zip(BANDS, BANDS[1:], strict=False):
+    for low, high in pairwise(BANDS):
         share = ratio(float(energy[(periods >= low) & (periods < high)].sum()), float(energy.sum()))
         yield row("recency_band", mode, share, label=f"{low:g}-{high:g}", **place)
 

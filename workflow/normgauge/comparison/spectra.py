@@ -50,7 +50,7 @@ def spectra_rows(
     place: dict[str, Any] = {"block": block, "part": part}
     writes = covariance(written(second) - written(first))
     reads = [covariance(after - before) for before, after in zip(read(first), read(second), strict=True)]
-    reading = sum(reads) / len(reads)
+    reading = np.mean(reads, axis=0)
     values, axes = np.linalg.eigh(writes)
     values = np.maximum(values, 0)
     rows = [row("write_top_share", mode, top_share(values, top), label=str(top), **place) for top in TOPS]
@@ -83,7 +83,7 @@ def gram_gain(
 def pooled_rows(covariances: Mapping[str, Sequence[np.ndarray]], mode: Mode) -> Rows:
     """The covariances of one part over all blocks, pooled with trace one each."""
     for part, layers in covariances.items():
-        values = np.maximum(np.linalg.eigvalsh(sum(layers)), 0)  # type: ignore[call-overload]
+        values = np.maximum(np.linalg.eigvalsh(np.sum(layers, axis=0)), 0)
         for top in TOPS:
             yield row("pooled_write_share", mode, top_share(values, top), part=part, label=str(top))
 

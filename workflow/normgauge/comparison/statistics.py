@@ -38,7 +38,7 @@ PROBED = frozenset({"residual"})
 
 @dataclass(frozen=True)
 class Statistic:
-    """`groups`: invariant under these in either mode. `odd`: see above. `analyses`: numbers in the catalogue of docs/checkpoint-comparison.md."""
+    """`groups`: invariant under these in either mode. `odd`: see above. `analyses`: numbers in docs/checkpoint-comparison.md."""
 
     family: str
     odd: bool
@@ -114,7 +114,9 @@ STATISTICS: Mapping[str, Statistic] = {
     "mlp_unit_energy": _mlp(False, MLP - {"units"}, "8", "squared norm of the change of one unit's d (x) sym(g (x) u); the largest ones"),
     "mlp_unit_concentration": _mlp(False, MLP - {"units"}, "8", "share of the ten largest of them in their sum"),
     "mlp_rescaling_share": _mlp(False, MLP - UNITS, "23", "share of the change of (u, d) that reciprocal scales of up and down explain"),
-    "mlp_direction_share": _mlp(False, (MLP - UNITS) | {"folds"}, "23", "share of the change of down that is no change of its columns' lengths"),
+    "mlp_direction_share": _mlp(
+        False, (MLP - UNITS) | {"folds"}, "23", "share of the change of down that is no change of its columns' lengths"
+    ),
     # --- trilinear
     "trilinear_energy": Statistic("trilinear", False, MLP, "14, 19", "squared norm of the change of sum over units of d (x) sym(reads)"),
     "trilinear_relative": Statistic("trilinear", False, MLP, "14", "norm of that change over that of the mean of the two sums"),
@@ -177,3 +179,17 @@ def contrasts(size: int) -> tuple[tuple[str, ...], np.ndarray]:
     basis = basis * np.where(np.diag(triangle[:size, :size]) < 0, -1.0, 1.0)
     names = ("linear", "quadratic", "parity", *("remaining",) * (size - 4))
     return names, basis[:, 1:size].T
+
+
+def catalogue() -> list[str]:
+    """The statistics as lines of a Markdown table: name, meaning, analyses, parity, groups under which it is invariant."""
+    lines = ["| statistic | what it is | analyses | swap | `invariant_under` |", "|---|---|---|---|---|"]
+    for name, each in STATISTICS.items():
+        groups = ", ".join(group for group in GROUPS if group in each.groups) or "none"
+        meaning = each.meaning.replace("|", "\\|")
+        lines.append(f"| `{name}` | {meaning} | {each.analyses} | {'odd' if each.odd else 'even'} | {groups} |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(catalogue()))

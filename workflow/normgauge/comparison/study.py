@@ -176,7 +176,7 @@ class _Spectra:
         self.axes: list[np.ndarray] = []
 
     def add(self, block: int, part: str, sides: Any, seen: Sequence[tuple[Frame, Frame]], rows: Rows) -> None:
-        found, covariance, axis = spectra_rows(block, part, *sides, seen, self.mode)
+        found, covariance, axis = spectra_rows(block, part, sides[0], sides[1], seen, self.mode)
         rows += found
         self.covariances.setdefault(part, []).append(covariance)
         self.places.append((block, part))

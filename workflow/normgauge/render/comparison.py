@@ -96,7 +96,7 @@ def change_map(rows: Rows, title: str) -> Figure:
         (heading, numpy.array([[totals.get((block, part), {}).get(column, math.nan) for block in blocks] for part in parts]))
         for heading, column in panels
     ]
-    note = "Rows: matrices and biases of attention, of the feed-forward layer, and norms. Colours are logarithmic, each panel has its own scale."
+    note = "Rows: attention, feed-forward layer, norms, with their biases. Colours are logarithmic, each panel has its own scale."
     return _grids(f"Where {title} changed", [(heading, grid, list(parts)) for heading, grid in grids], blocks, [note])
 
 
@@ -180,7 +180,7 @@ def offset_curves(rows: Rows, title: str) -> Figure:
         figure.text(5 / full, 12 / height, note, size=style.NOTE, ha="left", va="baseline")
         return figure
     note = (
-        f"Change B − A of tr(Z Q^T R(offset) K Z^T) / sum(Z^2) between the tokens of the set “{plain(probe)}”, their centred embeddings Z, by the "
+        f"Change B − A of tr(Z Q^T R(offset) K Z^T) / sum(Z^2), Z the centred embeddings of the set “{plain(probe)}”, by the "
         "offset of query and key. Grey: every head; blue: the head with the largest change, named above. One scale for all panels."
     )
     lines = Ruler().wrap(note, full - 10, style.NOTE)
@@ -213,7 +213,9 @@ def offset_curves(rows: Rows, title: str) -> Figure:
         axes.set_title(f"block {block}, head {strongest}", size=style.NOTE, loc="left", pad=3)
         if place % COLUMNS:
             axes.set_yticklabels([])
-    figure.text((_MARGIN + (full - _MARGIN - 8) / 2) / full, (16 + 10 * len(lines)) / height, "offset, positions", ha="center", va="baseline")
+    figure.text(
+        (_MARGIN + (full - _MARGIN - 8) / 2) / full, (16 + 10 * len(lines)) / height, "offset, positions", ha="center", va="baseline"
+    )
     for below, line in enumerate(lines):
         figure.text(5 / full, (10 * (len(lines) - below) - 6) / height, line, size=style.NOTE, ha="left", va="baseline")
     return figure
@@ -229,7 +231,7 @@ def null_plots(rows: Rows, title: str) -> Figure:
         groups.setdefault((row["family"], row["statistic"], row["null"]), []).append(row)
     full = 72 * style.WIDTH
     note = (
-        "Each point is one test: its p against the one expected of as many uniform p-values, both as −log10. On the line: no more than chance. "
+        "Each point is one test: its p against that expected of as many uniform p-values, as −log10. On the line: no more than chance. "
         "Dashed: the smallest p that the draws can give. Filled: significant after both corrections, which confirmatory tests alone can be."
     )
     lines = Ruler().wrap(note, full - 10, style.NOTE)
@@ -245,7 +247,9 @@ def null_plots(rows: Rows, title: str) -> Figure:
         _quantiles(axes, members)
         for above, (text, colour) in enumerate(((null, GREY), (statistic, "black"), (f"{family}, {len(members)} tests", GREY))):
             figure.text(left / full, 1 - (top - 5 - 9 * above) / height, text, size=style.NOTE, color=colour, ha="left", va="baseline")
-    figure.text(_MARGIN / full, (18 + 10 * len(lines)) / height, "across: expected −log10 p; up: observed −log10 p", ha="left", va="baseline")
+    figure.text(
+        _MARGIN / full, (18 + 10 * len(lines)) / height, "across: expected −log10 p; up: observed −log10 p", ha="left", va="baseline"
+    )
     handles = [
         Line2D([], [], color=DEVIATES, marker="o", linestyle="none", markersize=3.5, label="significant"),
         Line2D([], [], color=TRAINED, marker="o", linestyle="none", markersize=3.5, markerfacecolor="white", label="not significant"),
@@ -265,7 +269,15 @@ def _quantiles(axes: Axes, members: Rows) -> None:
     for chosen, colour, face in ((True, DEVIATES, DEVIATES), (False, TRAINED, "white")):
         points = [(x, y) for x, y, row in zip(expected, observed, ordered, strict=True) if row["significant"] == chosen]
         if points:
-            axes.plot(*zip(*points, strict=True), linestyle="none", marker="o", markersize=3, color=colour, markerfacecolor=face, markeredgewidth=0.6)
+            axes.plot(
+                *zip(*points, strict=True),
+                linestyle="none",
+                marker="o",
+                markersize=3,
+                color=colour,
+                markerfacecolor=face,
+                markeredgewidth=0.6,
+            )
     end = max(expected[0], 0.3) * 1.08
     axes.plot((0, end), (0, end), color=GREY, linewidth=0.6, zorder=1)
     axes.axhline(least, color=GREY, linewidth=0.6, linestyle=(0, (3, 2)), zorder=1)
