@@ -39,12 +39,18 @@ def test_an_unknown_model_of_a_pair_is_refused(project: Project) -> None:
     assert "comparison.pairs.0.b" in line
 
 
-def test_a_tiny_pair_end_to_end(finished: Project) -> None:
+def test_a_tiny_pair_end_to_end(writable: Project) -> None:
+    (writable / "pair.yaml").write_text(
+        "models: {llama-tiny: {source: {random_init: {config: config/shapes/llama-tiny.json, seed: [42, 43]}}}}\n"
+        "study: {models: [gpt2-smoke, llama-tiny@seed42]}\n"
+        "comparison: {pairs: [{a: llama-tiny@seed42, b: llama-tiny@seed43}]}\n"
+    )
+    writable.run("checkpoint_diff", *SMOKE, "pair.yaml")
     for kind in ("inventory", "alignment", "kernels", "nulls"):
-        assert tables.read(finished / f"results/compare/{PAIR}/{kind}.parquet", f"comparison_{kind}")
-    assert json.loads((finished / f"results/compare/{PAIR}/decision.json").read_text())["label"] == "abstain"
-    (row,) = tables.read(finished / "results/tables/smoke/comparison.parquet", "comparison")
+        assert tables.read(writable / f"results/compare/{PAIR}/{kind}.parquet", f"comparison_{kind}")
+    assert json.loads((writable / f"results/compare/{PAIR}/decision.json").read_text())["label"] == "abstain"
+    (row,) = tables.read(writable / "results/tables/smoke/comparison.parquet", "comparison")
     assert (row["model_a"], row["revision_b"], row["residual"], row["significant"]) == ("llama-tiny", "seed43", "none", 0)
     for name in ("map", "heads", "offsets", "nulls"):
-        assert (finished / f"figures/smoke/checkpoint-diff/{PAIR}-{name}.pdf").read_bytes().startswith(b"%PDF")
-    assert finished.plan("checkpoint_diff", *SMOKE) == {}
+        assert (writable / f"figures/smoke/checkpoint-diff/{PAIR}-{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert writable.plan("checkpoint_diff", *SMOKE, "pair.yaml") == {}
