@@ -15,6 +15,7 @@ import numpy as np
 
 from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, NormKind, Placement, Positions, SpaceKind
 from normgauge.comparison.pair import Side
+from normgauge.redundancy.readers import rows_of
 
 
 class Mode(StrEnum):
@@ -95,13 +96,12 @@ def _block(prefix: str) -> int:
 def matrix(side: Side, item: LinearMap, floor: bool = False) -> np.ndarray:
     """The map's own matrix, out x in, float64; with `floor` the rounding variance of its values as stored."""
     weight = side.floor(item.weight) if floor else side.tensor(item.weight)
-    rows = side.anatomy.tensor(item.weight).axes[1 - item.input_axis].indices(item.writes)
-    return (weight if item.input_axis == 1 else weight.T)[list(rows)]
+    return (weight if item.input_axis == 1 else weight.T)[rows_of(side.anatomy, item).numpy()]
 
 
 def bias(side: Side, item: LinearMap) -> np.ndarray:
     """The map's own bias, float64 (out,); zeros without one."""
-    rows = list(side.anatomy.tensor(item.weight).axes[1 - item.input_axis].indices(item.writes))
+    rows = rows_of(side.anatomy, item).numpy()
     return side.tensor(item.bias)[rows] if item.bias else np.zeros(len(rows))
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from normgauge.anatomy.structure import Anatomy, Norm, Placement
+from normgauge.anatomy.structure import Anatomy, Norm
 from normgauge.comparison.pair import Step
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.transform import Move
+from normgauge.redundancy.symmetries import folds_gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,15 +27,8 @@ class GainScale:
 
 
 def foldable_norms(anatomy: Anatomy) -> list[Norm]:
-    """Norms whose output nothing but linear maps reads, none of them tied to another tensor."""
-    if anatomy.placement == Placement.POST:
-        return []
-    tied = {name for tensor in anatomy.tensors if tensor.alias_of for name in (tensor.name, tensor.alias_of)}
-    return [
-        norm
-        for norm in anatomy.norms
-        if norm.feeds and norm.gain and not any(item.weight in tied for item in anatomy.maps if item.name in norm.feeds)
-    ]
+    """Norms whose output linear maps alone read, none of them tied to another tensor."""
+    return [norm for norm in anatomy.norms if folds_gain(anatomy, norm)]
 
 
 def fold_steps(anatomy: Anatomy, scales: Mapping[str, np.ndarray]) -> dict[str, list[Step]]:

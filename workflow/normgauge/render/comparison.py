@@ -26,7 +26,7 @@ from normgauge.tables import read_metadata
 Paths = str | os.PathLike[str]
 MAP = "cividis"
 PARTS = ("attention", "mlp", "norm")
-_MARGIN, _HEAD, _NOTE = 42.0, 30.0, 10.0
+_MARGIN, _TITLE = 42.0, 22.0
 MOST_LABELLED = 16  # columns up to which cells carry their value
 
 
@@ -97,7 +97,7 @@ def change_map(rows: Rows, title: str) -> Figure:
         for heading, column in panels
     ]
     note = "Rows: attention, feed-forward layer, norms, with their biases. Colours are logarithmic, each panel has its own scale."
-    return _grids(f"Where {title} changed", [(heading, grid, list(parts)) for heading, grid in grids], blocks, [note])
+    return _grids(f"Where {title} changed", [(heading, grid, list(parts)) for heading, grid in grids], blocks, note)
 
 
 def head_grid(rows: Rows, title: str) -> Figure:
@@ -112,30 +112,42 @@ def head_grid(rows: Rows, title: str) -> Figure:
         heads = sorted({head for head, _ in values})
         panels.append((heading, numpy.array([[values.get((head, block), math.nan) for block in blocks] for head in heads]), heads))
     note = "Norm gains, biases and centring are part of the maps (mode folded). Colours are logarithmic, each panel has its own scale."
-    return _grids(f"Heads of {title}", panels, blocks, [note])
+    return _grids(f"Heads of {title}", panels, blocks, note)
 
 
-def _grids(title: str, panels: Sequence[tuple[str, numpy.ndarray, Sequence[Any]]], blocks: Sequence[int], notes: Sequence[str]) -> Figure:
-    """Heat maps one above the other, columns are blocks; cells carry their values where there is room."""
+def _sheet(title: str, body: float, note: str) -> tuple[Figure, Callable[[float], float], float]:
+    """(figure with its title and note, a height in points above the note as a share of the page, the page's width in points).
+
+    `body`: points between the title and the note.
+    """
     full = 72 * style.WIDTH
-    lines = [line for note in notes for line in Ruler().wrap(note, full - 10, style.NOTE)]
-    depths = [max(14.0 * grid.shape[0], 28.0) for _, grid, _ in panels]
-    height = 22 + sum(depths) + len(panels) * 46 + 10 + 10 * len(lines)
+    lines = Ruler().wrap(note, full - 10, style.NOTE)
+    foot = 8 + 10 * len(lines)
+    height = _TITLE + body + foot
     figure = Figure(figsize=(style.WIDTH, height / 72))
     figure.text(5 / full, 1 - 12 / height, title, weight="bold", ha="left", va="baseline")
-    top = 22.0
+    for below, line in enumerate(lines):
+        figure.text(5 / full, (10 * (len(lines) - below) - 6) / height, line, size=style.NOTE, ha="left", va="baseline")
+    return figure, lambda points: (foot + points) / height, full
+
+
+def _grids(title: str, panels: Sequence[tuple[str, numpy.ndarray, Sequence[Any]]], blocks: Sequence[int], note: str) -> Figure:
+    """Heat maps one above the other, columns are blocks; cells carry their values where there is room."""
+    depths = [max(14.0 * grid.shape[0], 28.0) for _, grid, _ in panels]
+    body = sum(depths) + 46.0 * len(panels)
+    figure, at, full = _sheet(title, body, note)
+    width = (full - _MARGIN - 8) / full
+    top = body
     for (heading, grid, names), depth in zip(panels, depths, strict=True):
-        figure.text(_MARGIN / full, 1 - (top + 12) / height, heading, ha="left", va="baseline")
-        axes = figure.add_axes((_MARGIN / full, 1 - (top + 17 + depth) / height, (full - _MARGIN - 8) / full, depth / height))
+        figure.text(_MARGIN / full, at(top - 12), heading, ha="left", va="baseline")
+        axes = figure.add_axes((_MARGIN / full, at(top - 17 - depth), width, at(depth) - at(0)))
         _heat(axes, grid)
         axes.set_yticks(range(len(names)), [str(name) for name in names])
         step = -(-len(blocks) // 24)
         axes.set_xticks(range(0, len(blocks), step), [str(block) for block in blocks[::step]])
         axes.tick_params(length=0)
-        top += depth + 46
-    figure.text((_MARGIN + (full - _MARGIN - 8) / 2) / full, (18 + 10 * len(lines)) / height, "block", ha="center", va="baseline")
-    for below, line in enumerate(lines):
-        figure.text(5 / full, (10 * (len(lines) - below) - 6) / height, line, size=style.NOTE, ha="left", va="baseline")
+        top -= depth + 46
+    figure.text(_MARGIN / full + width / 2, at(8), "block", ha="center", va="baseline")
     return figure
 
 
@@ -171,54 +183,48 @@ def offset_curves(rows: Rows, title: str) -> Figure:
     for row in curves:
         if row["probe"] == probe:
             series.setdefault(row["block"], {}).setdefault(row["head"], []).append((int(row["label"]), row["change"]))
-    full = 72 * style.WIDTH
+    heading = f"Attention over distance: {title}"
     if not series:
         note = "No rotary positions, or no probe set in the vocabulary: the score kernel between tokens does not depend on their distance."
-        height = 60.0
-        figure = Figure(figsize=(style.WIDTH, height / 72))
-        figure.text(5 / full, 1 - 12 / height, f"Attention over distance: {title}", weight="bold", ha="left", va="baseline")
-        figure.text(5 / full, 12 / height, note, size=style.NOTE, ha="left", va="baseline")
-        return figure
+        return _sheet(heading, 0, note)[0]
     note = (
         f"Change B − A of tr(Z Q^T R(offset) K Z^T) / sum(Z^2), Z the centred embeddings of the set “{plain(probe)}”, by the "
         "offset of query and key. Grey: every head; blue: the head with the largest change, named above. One scale for all panels."
     )
-    lines = Ruler().wrap(note, full - 10, style.NOTE)
-    count = -(-len(series) // COLUMNS)
-    depth, head, foot = 62.0, 22.0, 30.0 + 10 * len(lines)
-    height = head + count * (depth + 32) + foot
-    figure = Figure(figsize=(style.WIDTH, height / 72))
-    figure.text(5 / full, 1 - 12 / height, f"Attention over distance: {title}", weight="bold", ha="left", va="baseline")
+    depth, rows_of_panels = 62.0, -(-len(series) // COLUMNS)
+    body = rows_of_panels * (depth + 32) + 22
+    figure, at, full = _sheet(heading, body, note)
     largest = max(abs(value) for heads in series.values() for points in heads.values() for _, value in points) or 1.0
     width = (full - _MARGIN - 8 - 8 * (COLUMNS - 1)) / COLUMNS
     for place, (block, heads) in enumerate(sorted(series.items())):
-        left, top = _MARGIN + place % COLUMNS * (width + 8), head + place // COLUMNS * (depth + 32) + 14
-        axes = figure.add_axes((left / full, 1 - (top + depth) / height, width / full, depth / height))
-        strongest = max(heads, key=lambda name: max(abs(value) for _, value in heads[name]))
-        for name, points in sorted(heads.items(), key=lambda item: item[0] == strongest):
-            marked = name == strongest
-            offsets, values = zip(*sorted(points), strict=True)
-            axes.plot(
-                [math.log2(1 + offset) for offset in offsets],
-                values,
-                color=TRAINED if marked else "#a6a6a6",
-                linewidth=1.1 if marked else 0.6,
-                marker="o" if marked else None,
-                markersize=2,
-                zorder=3 if marked else 2,
-            )
-        axes.axhline(0, color=GREY, linewidth=0.5, zorder=1)
+        left, bottom = _MARGIN + place % COLUMNS * (width + 8), body - place // COLUMNS * (depth + 32) - 14 - depth
+        axes = figure.add_axes((left / full, at(bottom), width / full, at(depth) - at(0)))
+        _curves(axes, block, heads)
         axes.set(ylim=(-1.08 * largest, 1.08 * largest), xlim=(-0.3, 9.4))
-        axes.set_xticks([0, math.log2(9), math.log2(65), math.log2(513)], ["0", "8", "64", "512"])
-        axes.set_title(f"block {block}, head {strongest}", size=style.NOTE, loc="left", pad=3)
         if place % COLUMNS:
             axes.set_yticklabels([])
-    figure.text(
-        (_MARGIN + (full - _MARGIN - 8) / 2) / full, (16 + 10 * len(lines)) / height, "offset, positions", ha="center", va="baseline"
-    )
-    for below, line in enumerate(lines):
-        figure.text(5 / full, (10 * (len(lines) - below) - 6) / height, line, size=style.NOTE, ha="left", va="baseline")
+    figure.text((_MARGIN + (full - _MARGIN - 8) / 2) / full, at(8), "offset, positions", ha="center", va="baseline")
     return figure
+
+
+def _curves(axes: Axes, block: int, heads: Mapping[int, Sequence[tuple[int, float]]]) -> None:
+    """The curves of one block's heads over the offset, the one with the largest value marked."""
+    strongest = max(heads, key=lambda name: max(abs(value) for _, value in heads[name]))
+    for name, points in sorted(heads.items(), key=lambda item: item[0] == strongest):
+        marked = name == strongest
+        offsets, values = zip(*sorted(points), strict=True)
+        axes.plot(
+            [math.log2(1 + offset) for offset in offsets],
+            values,
+            color=TRAINED if marked else "#a6a6a6",
+            linewidth=1.1 if marked else 0.6,
+            marker="o" if marked else None,
+            markersize=2,
+            zorder=3 if marked else 2,
+        )
+    axes.axhline(0, color=GREY, linewidth=0.5, zorder=1)
+    axes.set_xticks([0, math.log2(9), math.log2(65), math.log2(513)], ["0", "8", "64", "512"])
+    axes.set_title(f"block {block}, head {strongest}", size=style.NOTE, loc="left", pad=3)
 
 
 NULL_COLUMNS = 4
@@ -229,35 +235,28 @@ def null_plots(rows: Rows, title: str) -> Figure:
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: (not row["confirmatory"], row["statistic"])):
         groups.setdefault((row["family"], row["statistic"], row["null"]), []).append(row)
-    full = 72 * style.WIDTH
     note = (
         "Each point is one test: its p against that expected of as many uniform p-values, as −log10. On the line: no more than chance. "
         "Dashed: the smallest p that the draws can give. Filled: significant after both corrections, which confirmatory tests alone can be."
     )
-    lines = Ruler().wrap(note, full - 10, style.NOTE)
-    count = -(-len(groups) // NULL_COLUMNS)
-    depth, head, foot = 84.0, 22.0, 32.0 + 10 * len(lines)
-    height = head + count * (depth + 56) + foot
-    figure = Figure(figsize=(style.WIDTH, height / 72))
-    figure.text(5 / full, 1 - 12 / height, f"p-values of {title}", weight="bold", ha="left", va="baseline")
+    depth, rows_of_panels = 84.0, -(-len(groups) // NULL_COLUMNS)
+    body = rows_of_panels * (depth + 56) + 18
+    figure, at, full = _sheet(f"p-values of {title}", body, note)
     width = (full - _MARGIN - 8 - 22 * (NULL_COLUMNS - 1)) / NULL_COLUMNS
     for place, ((family, statistic, null), members) in enumerate(groups.items()):
-        left, top = _MARGIN + place % NULL_COLUMNS * (width + 22), head + place // NULL_COLUMNS * (depth + 56) + 34
-        axes = figure.add_axes((left / full, 1 - (top + depth) / height, width / full, depth / height))
+        left, top = _MARGIN + place % NULL_COLUMNS * (width + 22), body - place // NULL_COLUMNS * (depth + 56) - 34
+        axes = figure.add_axes((left / full, at(top - depth), width / full, at(depth) - at(0)))
         _quantiles(axes, members)
         for above, (text, colour) in enumerate(((null, GREY), (statistic, "black"), (f"{family}, {len(members)} tests", GREY))):
-            figure.text(left / full, 1 - (top - 5 - 9 * above) / height, text, size=style.NOTE, color=colour, ha="left", va="baseline")
-    figure.text(
-        _MARGIN / full, (18 + 10 * len(lines)) / height, "across: expected −log10 p; up: observed −log10 p", ha="left", va="baseline"
-    )
+            figure.text(left / full, at(top + 5 + 9 * above), text, size=style.NOTE, color=colour, ha="left", va="baseline")
+    figure.text(_MARGIN / full, at(8), "across: expected −log10 p; up: observed −log10 p", ha="left", va="baseline")
+    looks = (("significant", DEVIATES, DEVIATES), ("not significant", TRAINED, "white"))
     handles = [
-        Line2D([], [], color=DEVIATES, marker="o", linestyle="none", markersize=3.5, label="significant"),
-        Line2D([], [], color=TRAINED, marker="o", linestyle="none", markersize=3.5, markerfacecolor="white", label="not significant"),
+        Line2D([], [], color=colour, marker="o", linestyle="none", markersize=3.5, markerfacecolor=face, label=label)
+        for label, colour, face in looks
     ]
-    place_of_legend = (1 - 8 / full, (12 + 10 * len(lines)) / height)
+    place_of_legend = (1 - 8 / full, at(4))
     figure.legend(handles=handles, loc="lower right", bbox_to_anchor=place_of_legend, ncols=2, frameon=False, borderaxespad=0, borderpad=0)
-    for below, line in enumerate(lines):
-        figure.text(5 / full, (10 * (len(lines) - below) - 6) / height, line, size=style.NOTE, ha="left", va="baseline")
     return figure
 
 
