@@ -121,7 +121,7 @@ FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
 for target in REQUESTED:
     match target.split("/"):
-        case ["results", "packages" | "corpora" | "tables" | "redundancy", *_]:
+        case ["results", "packages" | "corpora" | "tables" | "redundancy" | "compare", *_]:
             pass
         case ["results", model, revision, *_]:
             check_checkpoint(model, revision, target)

@@ -177,7 +177,7 @@ def _gauged(anatomy: Anatomy, tensors: Tensors, name: str, element: AttentionGau
 # ---------------------------------------------------------------- norms
 
 
-def _folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
+def folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
     """Whether what the gain does can be done by maps instead: they alone read the norm's output, and serve nothing else."""
     fed = fed_maps(anatomy, norm)
     inside = bool(fed) and not bypasses(anatomy, norm) and not leaves_model(anatomy, norm)
@@ -186,7 +186,7 @@ def _folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
 
 def _norms(anatomy: Anatomy) -> Iterator[Symmetry]:
     for norm in anatomy.norms:
-        if _folds_gain(anatomy, norm):
+        if folds_gain(anatomy, norm):
             yield Symmetry(Kind.GAIN, norm.name, norm.size, partial(_scale_gain, anatomy, norm))
         if norm.kind == NormKind.LAYER_NORM:
             if _folds_bias(anatomy, norm):
@@ -300,7 +300,7 @@ def _rotations(anatomy: Anatomy) -> Iterator[Symmetry]:
     for space in dict.fromkeys(stack.space for stack in anatomy.stacks):
         norms = _stream_norms(anatomy, space)
         through_activation = any(item.writes == space and item.activation for item in anatomy.maps)
-        if through_activation or not all(_folds_gain(anatomy, norm) for norm in norms):
+        if through_activation or not all(folds_gain(anatomy, norm) for norm in norms):
             continue
         width = anatomy.space(space).size
         fixed = any(norm.kind == NormKind.LAYER_NORM for norm in norms)
