@@ -141,6 +141,7 @@ def test_models_and_revisions_never_share_a_file(project: Project, tmp_path: Pat
         (["--config", "calibraton={'sequences': 4}"], "calibraton"),
         (["--config", "capture={'forward_dtypes': {'float32': []}}"], "capture.forward_dtypes: the group residual"),
         (["--config", "reinitialised={'forward_dtypes': {'float32': ['schur']}}"], "reinitialised.forward_dtypes: the group residual"),
+        (["--config", 'models={"corpora": {"source": {"path": "x"}, "modality": "text", "calibration": "kjv"}}'], "choose another id"),
         (["smoke", "all_tables"], "ask for it without all_tables"),
         (["smoke", "table1_scale"], "ask for it without table1_scale"),
     ],
@@ -160,6 +161,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments:
             "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [terminal]}}",
             "capture.forward_dtypes: the group residual",
         ),
+        ("source: {trained: {recipe: gpt5-mine, seed: 1}}\n    modality: text\n    calibration: kjv", "expected one of gpt2-nano"),
     ],
 )
 def test_a_bad_entry_of_the_model_table_is_one_line(project: Project, tmp_path: Path, entry: str, said: str) -> None:
