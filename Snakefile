@@ -20,6 +20,7 @@ include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/recover.smk"
 include: "workflow/rules/gauge.smk"
 include: "workflow/rules/redundancy.smk"
+include: "workflow/rules/compare.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
 
@@ -36,10 +37,11 @@ localrules:
     signed_permutation_scale,
     audit,
     redundancy,
+    checkpoint_diff,
 
 
-ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + RECOVERY_TABLE_TARGETS
-ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES + RECOVERY_FIGURE_TARGETS
+ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + RECOVERY_TABLE_TARGETS + COMPARISON_TABLES
+ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES + RECOVERY_FIGURE_TARGETS + COMPARISON_FIGURES
 
 
 rule all:
@@ -97,3 +99,8 @@ rule audit:
 rule redundancy:
     input:
         REDUNDANCY_TABLES + REDUNDANCY_FIGURES,
+
+
+rule checkpoint_diff:
+    input:
+        COMPARISON_TABLES + COMPARISON_FIGURES,

@@ -23,6 +23,7 @@ TARGETS = (
     "signed_permutation_scale",
     "audit",
     "redundancy",
+    "checkpoint_diff",
 )
 SMOKE = ("--configfile", "config/test/smoke.yaml")
 

@@ -22,6 +22,7 @@ ORDER = (
     "gauge",
     "recovery",
     "redundancy",
+    "comparison",
     "render",
     "command",
 )

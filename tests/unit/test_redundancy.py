@@ -229,6 +229,13 @@ def test_models_whose_symmetries_are_not_derived_are_refused(case, architecture,
         symmetries.symmetries(tiny(case, architecture)[1])
 
 
+def test_a_head_as_wide_as_the_stream_is_refused():
+    config = small("llama")
+    config.head_dim = config.hidden_size
+    with pytest.raises(InputError, match="as wide as the stream"):
+        symmetries.symmetries(describe(config))
+
+
 @pytest.mark.parametrize("claims", [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}])
 def test_claims_that_cannot_be_read_are_refused(claims):
     with pytest.raises(InputError, match=r"claims\.yaml"):

@@ -17,9 +17,8 @@ from normgauge.calibration.batches import batches
 from normgauge.calibration.prepare import prepare
 from normgauge.errors import InputError
 from normgauge.schemas.inputs import tables
-from normgauge.training import RECIPES, train
-from normgauge.training.recipes import model_config
-from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, split, train_tokenizer, unigram_entropy
+from normgauge.training.recipes import RECIPES, model_config
+from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, split, train, train_tokenizer, unigram_entropy
 
 SMOKE = ["gpt2-smoke", "llama-smoke"]
 

@@ -20,10 +20,11 @@ def test_the_default_tables_are_fewer_than_150_jobs_without_any_option(project: 
     plan = project.plan("all_tables")
     study = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     models = len(study["study"]["models"])
-    siblings = {model for models in study["gauge"]["aligned"] for model in models} - set(study["study"]["models"])
+    named = {model for models in study["gauge"]["aligned"] for model in models} | set(study["study"]["models"])
+    named |= {pair[side].partition("@")[0] for pair in study["comparison"]["pairs"] for side in ("a", "b")}
     assert sum(plan.values()) < 150
     assert plan["compute_fingerprint"] == plan["measure_reinitialised"] == plan["prepare_calibration"] == models
-    assert plan["acquire_checkpoint"] + plan["train_checkpoint"] == models + len(siblings)
+    assert plan["acquire_checkpoint"] + plan["train_checkpoint"] == len(named)
     assert plan.keys() >= TABLES | DRAWN_TABLES
     assert not plan.keys() & DRAWN_FIGURES
 
@@ -101,7 +102,7 @@ def test_a_model_of_the_users_own_is_five_lines(project: Project, tmp_path: Path
 
 def test_shards_and_arithmetic_come_from_the_models_entry(project: Project, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("models:\n  minilm-l6:\n    capture: {shards: 3, forward_dtypes: {float64: [terminal]}}\n")
+    mine.write_text("models:\n  minilm-l6:\n    capture: {shards: 3, forward_dtypes: {float64: [residual]}}\n")
     outputs = project.outputs("results/minilm-l6/0.1.0/summary.parquet", "--configfile", str(mine))
     moments = {path for path in outputs if "/moments/" in path}
     assert moments == {f"results/minilm-l6/0.1.0/moments/float64/{shard}-of-3" for shard in range(3)}
@@ -140,6 +141,7 @@ def test_models_and_revisions_never_share_a_file(project: Project, tmp_path: Pat
         (["--config", "calibraton={'sequences': 4}"], "calibraton"),
         (["--config", "capture={'forward_dtypes': {'float32': []}}"], "capture.forward_dtypes: the group residual"),
         (["--config", "reinitialised={'forward_dtypes': {'float32': ['schur']}}"], "reinitialised.forward_dtypes: the group residual"),
+        (["--config", 'models={"corpora": {"source": {"path": "x"}, "modality": "text", "calibration": "kjv"}}'], "choose another id"),
         (["smoke", "all_tables"], "ask for it without all_tables"),
         (["smoke", "table1_scale"], "ask for it without table1_scale"),
     ],
@@ -159,6 +161,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(project: Project, arguments:
             "source: {path: config}\n    modality: text\n    calibration: kjv\n    capture: {forward_dtypes: {float64: [terminal]}}",
             "capture.forward_dtypes: the group residual",
         ),
+        ("source: {trained: {recipe: gpt5-mine, seed: 1}}\n    modality: text\n    calibration: kjv", "expected one of gpt2-nano"),
     ],
 )
 def test_a_bad_entry_of_the_model_table_is_one_line(project: Project, tmp_path: Path, entry: str, said: str) -> None:

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 WORKFLOW = Path(workflow.basedir) / "workflow"
+OWN_FOLDERS = {"packages", "corpora", "tables", "redundancy", "compare"}  # in results/, beside those of the models
 
 # Scripts, here and in jobs on a cluster, import the library from this folder, not from an installation.
 sys.path.insert(0, str(WORKFLOW))
@@ -33,6 +34,7 @@ from normgauge.checkpoints.sources import (
 )
 from normgauge.errors import InputError
 from normgauge.provenance import code_hash
+from normgauge.training.recipes import recipe_named
 
 # --- the configuration and the targets, checked before anything is planned
 
@@ -55,6 +57,8 @@ def check_config():
     check_residual("capture", config["capture"])
     check_residual("reinitialised", config["reinitialised"])
     for model, entry in config["models"].items():
+        if model in OWN_FOLDERS:
+            fail(f"models.{model}: results/{model} is a folder of the pipeline's own; choose another id")
         check_residual(f"models.{model}.capture", entry.get("capture", {}))
 
 
@@ -97,6 +101,11 @@ check_config()
 MODELS = config["models"]
 SOURCES = {model: parse_source(model, entry) for model, entry in MODELS.items()}
 TRAINED = models_with(TrainedSource)
+for model in sorted(TRAINED):
+    try:
+        recipe_named(SOURCES[model].recipe)
+    except InputError as error:
+        fail(f"models.{model}.source.trained: {error}")
 RANDOM = models_with(RandomInitSource)
 STUDY = [pair for item in config["study"]["models"] for pair in listed_checkpoints(item, "study.models")]
 RECOVERED = [pair for item in config["recovery"]["models"] for pair in listed_checkpoints(item, "recovery.models")]
@@ -121,9 +130,7 @@ FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
 for target in REQUESTED:
     match target.split("/"):
-        case ["results", "packages" | "corpora" | "tables" | "redundancy", *_]:
-            pass
-        case ["results", model, revision, *_]:
+        case ["results", model, revision, *_] if model not in OWN_FOLDERS:
             check_checkpoint(model, revision, target)
 
 # (name, version) of every wheel -> its sha256

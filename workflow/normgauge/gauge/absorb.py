@@ -34,9 +34,10 @@ def untied_config(config: Any) -> Any:
     return loose
 
 
-def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy) -> Checkpoint:
+def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy, dtype: torch.dtype | None = None) -> Checkpoint:
     """The same function with every gain on the primary residual stream equal to one.
 
+    What changes is rounded once, to `dtype`, or to the tensor's own where that is None.
     The gain g of a norm goes into the maps that it feeds (W -> W diag(g)); the bias b of a LayerNorm becomes b / g. Raises InputError,
     naming the norm, where that changes the function: norms on the stream itself (post-norm, sandwich), hidden states that are the
     model's output, tied weights (see `untied`), a gain of zero under a bias.
@@ -44,7 +45,7 @@ def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy) -> Checkpoint:
     require_absorbable(anatomy)
     tensors = dict(checkpoint.tensors)
     for norm in _absorbed_norms(anatomy):
-        _absorb(anatomy, norm, tensors)
+        _absorb(anatomy, norm, tensors, dtype)
     return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
 
 
@@ -63,7 +64,7 @@ def _absorbed_norms(anatomy: Anatomy) -> list[Norm]:
     return [norm for norm in norms_on(anatomy, anatomy.primary_stack.space) if norm.gain]
 
 
-def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor]) -> None:
+def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None) -> None:
     assert norm.gain is not None
     stored = tensors[norm.gain]
     gain = stored.double() + norm.gain_offset
@@ -73,19 +74,22 @@ def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor]) -> N
             raise InputError(
                 f"norm {norm.name}: {int((gain == 0).sum())} gains are zero, so its bias cannot be divided by them; keep its gains"
             )
-        tensors[norm.bias] = (bias.double() / gain).to(bias.dtype)
-    scale_readers(anatomy, norm, tensors, gain)
+        tensors[norm.bias] = (bias.double() / gain).to(dtype or bias.dtype)
+    scale_readers(anatomy, norm, tensors, gain, dtype)
     tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
 
 
-def scale_readers(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], factors: torch.Tensor) -> None:
-    """Multiply what the norm's maps read of each coordinate by its factor, float64 (size,), in place of their weights."""
+def scale_readers(
+    anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], factors: torch.Tensor, dtype: torch.dtype | None = None
+) -> None:
+    """Multiply what the norm's maps read of each coordinate by its factor, float64 (size,), in place of their weights; rounded once, to
+    `dtype`, or to each weight's own where that is None."""
     for name in dict.fromkeys(item.weight for item in anatomy.maps if item.name in norm.feeds):
         weight = tensors[name]
         axis = next(item.input_axis for item in anatomy.maps if item.weight == name)
         shape = [1] * weight.ndim
         shape[axis] = len(factors)
-        tensors[name] = (weight.double() * factors.reshape(shape)).to(weight.dtype)
+        tensors[name] = (weight.double() * factors.reshape(shape)).to(dtype or weight.dtype)
 
 
 def returns_hidden_states(anatomy: Anatomy) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,25 +121,29 @@ def _gauged(group: str, allowed: bool, gauge: Gauge) -> Case:
         if allowed:
             require_admissible(anatomy, gauge, checkpoint.tensors)
         check_tensors(anatomy, {name: tuple(value.shape) for name, value in checkpoint.tensors.items()})
-        moves = tensor_moves(anatomy, gauge)
-        return replace(checkpoint, tensors={name: apply_moves(value.to(dtype), moves[name]) for name, value in checkpoint.tensors.items()})
+        return replace(checkpoint, tensors=_moved(dict(checkpoint.tensors), anatomy, gauge, dtype))
 
     return Case(group, allowed, gauge, change)
 
 
+def _moved(tensors: dict[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The gauged tensors in another dtype. Takes each out of `tensors` as it goes, so that two whole models are never held."""
+    moves = tensor_moves(anatomy, gauge)
+    return {name: apply_moves(tensors.pop(name).to(dtype), moves[name]) for name in list(tensors)}
+
+
 def _turned(checkpoint: Checkpoint, turn: Gauge, dtype: torch.dtype) -> Checkpoint:
-    loose = untied(_widened(checkpoint, dtype))
-    return _gauged("", True, turn).change(absorb_gains(loose, describe(loose.config)), dtype)
+    loose = untied(checkpoint)
+    anatomy = describe(loose.config)
+    tensors = dict(absorb_gains(loose, anatomy, dtype).tensors)
+    require_admissible(anatomy, turn, tensors)
+    return replace(loose, tensors=_moved(tensors, anatomy, turn, dtype))
 
 
 def _off_centre(checkpoint: Checkpoint, anatomy: Anatomy, seed: int, dtype: torch.dtype) -> Checkpoint:
     space = anatomy.primary_stack.space
-    tensors: Mapping[str, torch.Tensor] = _widened(checkpoint, dtype).tensors
+    tensors = {name: value.to(dtype) for name, value in checkpoint.tensors.items()}
     return replace(checkpoint, tensors=shifted(anatomy, tensors, space, random_null_line(anatomy, space, seed)))
-
-
-def _widened(checkpoint: Checkpoint, dtype: torch.dtype) -> Checkpoint:
-    return replace(checkpoint, tensors={name: value.to(dtype) for name, value in checkpoint.tensors.items()})
 
 
 def _allows(require: Callable[[], object]) -> bool:

@@ -12,6 +12,7 @@ from normgauge.calibration.batches import Batch
 from normgauge.capture.hooks import body_of, hooked, placed
 from normgauge.errors import InputError
 
+BLOCK = 256  # rows whose sums are taken at once
 FEWEST = 4  # samples below which a correlation says nothing
 CONSTANT = 8 * float(torch.finfo(torch.float32).eps)
 """A coordinate whose standard deviation is below this share of its root mean square is constant: rounding alone may have moved it."""
@@ -27,6 +28,7 @@ class CrossCorrelation:
         self.d, self.n = d, 0
         self._shifts: tuple[torch.Tensor, torch.Tensor] | None = None
         self._product: torch.Tensor | None = None
+        self._centred = (torch.empty(0, d), torch.empty(0, d))
         self._sums = np.zeros((2, d))
         self._squares = np.zeros((2, d))
 
@@ -40,21 +42,29 @@ class CrossCorrelation:
         pair = [value if value.dtype in (torch.float32, torch.float64) else value.float() for value in (source, target)]
         if not len(source):
             return
-        for side, value in zip(("source", "target"), pair, strict=True):
-            total = value.sum(0, dtype=torch.float64)
-            if not total.isfinite().all():
-                coordinate = int((~total.isfinite()).nonzero()[0])
-                raise InputError(f"activations of the {side} model hold NaN or infinity (coordinate {coordinate}); check its weights")
         if self._shifts is None:
             self._shifts = (pair[0].mean(0), pair[1].mean(0))
             self._product = torch.zeros((self.d, self.d), dtype=torch.promote_types(pair[0].dtype, pair[1].dtype))
         assert self._product is not None
-        rows = [(value - shift).to(self._product.dtype) for value, shift in zip(pair, self._shifts, strict=True)]
-        self._product.addmm_(rows[0].T, rows[1])
-        for number, value in enumerate(rows):
-            self._sums[number] += value.sum(0, dtype=torch.float64).numpy()
-            self._squares[number] += value.square().sum(0, dtype=torch.float64).numpy()
+        if len(source) > len(self._centred[0]):
+            self._centred = (torch.empty(source.shape, dtype=self._product.dtype), torch.empty(source.shape, dtype=self._product.dtype))
+        for number, (side, value) in enumerate(zip(("source", "target"), pair, strict=True)):
+            self._add_scatter(number, side, value)
+        first, second = (rows[: len(source)] for rows in self._centred)
+        self._product.addmm_(first.T, second)
         self.n += len(source)
+
+    def _add_scatter(self, number: int, side: str, value: torch.Tensor) -> None:
+        """Shift one model's chunk into the buffer for the product and add its sums and squares, in blocks that stay in the cache."""
+        assert self._shifts is not None
+        for block, rows in zip(value.split(BLOCK), self._centred[number].split(BLOCK), strict=False):
+            rows = torch.sub(block, self._shifts[number], out=rows[: len(block)])
+            total = rows.sum(0).double().numpy()
+            if not np.isfinite(total).all():
+                coordinate = int(np.flatnonzero(~np.isfinite(total))[0])
+                raise InputError(f"activations of the {side} model hold NaN or infinity (coordinate {coordinate}); check its weights")
+            self._sums[number] += total
+            self._squares[number] += rows.square().sum(0).double().numpy()
 
     def constant(self) -> tuple[np.ndarray, np.ndarray]:
         """bool (d,) each: source and target coordinates whose variance is zero up to rounding."""

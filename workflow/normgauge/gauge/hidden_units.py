@@ -99,11 +99,7 @@ def match_heads(correlation: HeadCorrelation, groups: int) -> HeadMatching:
         for second in range(heads):
             between = cross[first, :, second, :]
             scores[first, second] = np.trace(regression[first] @ between @ backward[second] @ between.T) / size
-    blocks = scores.reshape(groups, repeats, groups, repeats).transpose(0, 2, 1, 3)
-    within = [[linear_sum_assignment(block, maximize=True) for block in row] for row in blocks]
-    totals = np.array([[blocks[g, k][within[g][k]].sum() for k in range(groups)] for g in range(groups)])
-    group_order = linear_sum_assignment(totals, maximize=True)[1]
-    head_order = np.stack([within[group][group_order[group]][1] for group in range(groups)])
+    group_order, head_order = assign_heads(scores, groups)
     order = (group_order[:, None] * repeats + head_order).ravel()
     maps = np.stack([_value_map(source, cross, order, range(group * repeats, (group + 1) * repeats)) for group in range(groups)])
     others = scores.copy()
@@ -132,6 +128,16 @@ def head_recovery_row(site: str, seed: int, found: HeadMatching, truth: Attentio
         "certified": False,
         "seconds": found.seconds,
     }
+
+
+def assign_heads(scores: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """(group order (G,), place of each head inside its group (G, R)) with the largest sum of (H, H) scores; groups stay together."""
+    repeats = len(scores) // groups
+    blocks = scores.reshape(groups, repeats, groups, repeats).transpose(0, 2, 1, 3)
+    within = [[linear_sum_assignment(block, maximize=True) for block in row] for row in blocks]
+    totals = np.array([[blocks[g, k][within[g][k]].sum() for k in range(groups)] for g in range(groups)])
+    group_order = linear_sum_assignment(totals, maximize=True)[1]
+    return group_order, np.stack([within[group][group_order[group]][1] for group in range(groups)])
 
 
 def _value_map(source: np.ndarray, cross: np.ndarray, order: np.ndarray, heads: range) -> np.ndarray:

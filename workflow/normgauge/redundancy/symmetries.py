@@ -101,6 +101,8 @@ def _underived_parts(anatomy: Anatomy) -> Iterator[str]:
         read = any(item.reads == space.name for item in anatomy.maps)
         if space.kind == SpaceKind.OTHER and read and not norms_on(anatomy, space.name) and not any(item.activation for item in writers):
             yield f"two maps meet in {space.name} with nothing between them"
+        if space.kind in (SpaceKind.QUERY, SpaceKind.VALUE) and space.size // space.heads >= anatomy.primary_stack.width:
+            yield f"a head of {space.name} is as wide as the stream"
     for tensor in anatomy.tensors:
         if any(segment.space == "singleton" for axis in tensor.axes for segment in axis.segments):
             yield f"{tensor.name} enters the stream at some positions alone"
@@ -175,7 +177,7 @@ def _gauged(anatomy: Anatomy, tensors: Tensors, name: str, element: AttentionGau
 # ---------------------------------------------------------------- norms
 
 
-def _folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
+def folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
     """Whether what the gain does can be done by maps instead: they alone read the norm's output, and serve nothing else."""
     fed = fed_maps(anatomy, norm)
     inside = bool(fed) and not bypasses(anatomy, norm) and not leaves_model(anatomy, norm)
@@ -184,7 +186,7 @@ def _folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
 
 def _norms(anatomy: Anatomy) -> Iterator[Symmetry]:
     for norm in anatomy.norms:
-        if _folds_gain(anatomy, norm):
+        if folds_gain(anatomy, norm):
             yield Symmetry(Kind.GAIN, norm.name, norm.size, partial(_scale_gain, anatomy, norm))
         if norm.kind == NormKind.LAYER_NORM:
             if _folds_bias(anatomy, norm):
@@ -298,7 +300,7 @@ def _rotations(anatomy: Anatomy) -> Iterator[Symmetry]:
     for space in dict.fromkeys(stack.space for stack in anatomy.stacks):
         norms = _stream_norms(anatomy, space)
         through_activation = any(item.writes == space and item.activation for item in anatomy.maps)
-        if through_activation or not all(_folds_gain(anatomy, norm) for norm in norms):
+        if through_activation or not all(folds_gain(anatomy, norm) for norm in norms):
             continue
         width = anatomy.space(space).size
         fixed = any(norm.kind == NormKind.LAYER_NORM for norm in norms)

@@ -38,7 +38,7 @@ def counts(rows: Rows) -> Figure:
     columns = [
         Column("architecture", align="left", flexible=True),
         Column("norm", align="left"),
-        Column("readout", align="left"),
+        Column("tied", align="left"),
         Column("parameters"),
         Column("directions", "claimed"),
         Column("share", "claimed"),
@@ -77,7 +77,7 @@ def _count(row: Row) -> BodyRow:
         (
             cell(plain(row["architecture"])),
             cell(row["norm_kind"]),
-            cell("tied" if row["tied"] else "untied"),
+            cell("yes" if row["tied"] else "no"),
             cell(f"{row['parameters']:,}"),
             cell(f"{row['claimed']:,}"),
             cell(_percent(row["claimed_share"])),

@@ -1,6 +1,4 @@
-"""The small models that the pipeline trains itself."""
+"""The small models that the pipeline trains itself.
 
-from normgauge.training.recipes import RECIPES, Recipe
-from normgauge.training.train import train
-
-__all__ = ["RECIPES", "Recipe", "train"]
+This file imports nothing: planning the workflow reads `recipes` and must not load torch.
+"""

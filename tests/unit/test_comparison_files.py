@@ -1,0 +1,212 @@
+"""Folders: what is refused, by one line that names it; probes in a vocabulary; the inventory and the files of one comparison."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+
+from normgauge.comparison.inventory import inventory_rows
+from normgauge.comparison.pair import open_pair
+from normgauge.comparison.probes import find_probes, read_probes
+from normgauge.comparison.study import compare_folders
+from normgauge.errors import InputError
+from normgauge.schemas.comparison import tables
+from unit.comparison_pairs import FAMILIES, checkpoint, nearby, pair_of
+
+ROOT = Path(__file__).parents[2]
+TOKENS = [*"0123456789abcdef?"]
+
+
+def write_folder(folder: Path, source, **changes) -> Path:
+    """The checkpoint as a folder in float32 with a word-level tokenizer of seventeen tokens."""
+    folder.mkdir(parents=True)
+    config = {**source.config.to_dict(), **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: value.float().contiguous() for name, value in source.tensors.items()}, folder / "model.safetensors")
+    vocabulary = {token: number for number, token in enumerate(TOKENS)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="?")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    source = checkpoint("gemma3", 1)
+    return write_folder(tmp_path / "a", source), write_folder(tmp_path / "b", nearby(source, 2))
+
+
+def rewrite(folder: Path, change) -> None:
+    """Change the raw header (a dict) of the folder's file, and the payload that follows it."""
+    path = folder / "model.safetensors"
+    raw = path.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8 : 8 + size])
+    payload = change(header, raw[8 + size :])
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + payload)
+
+
+def dtype(name: str, size: int):
+    def change(header, payload):
+        first = next(key for key in header if key != "__metadata__")
+        header.clear()
+        header[first] = {"dtype": name, "shape": [size], "data_offsets": [0, size]}
+        return bytes(size)
+
+    return change
+
+
+def overlap(header, payload):
+    names = sorted((key for key in header if key != "__metadata__"), key=lambda key: header[key]["data_offsets"])
+    start, end = header[names[1]]["data_offsets"]
+    header[names[1]]["data_offsets"] = [start - 4, end - 4]
+    return payload
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda header, payload: payload[:-10], ["truncated"]),
+        (overlap, ["overlaps"]),
+        (dtype("F8_E4M3", 8), ["F8_E4M3", "unquantised"]),
+        (dtype("I8", 8), ["I8", "floating-point"]),
+    ],
+    ids=["truncated", "overlapping", "fp8", "int8"],
+)
+def test_a_malformed_file_is_refused_by_name(folders, change, words):
+    rewrite(folders[1], change)
+    with pytest.raises(InputError, match=r"model\.safetensors") as caught:
+        open_pair(folders)
+    assert all(word in str(caught.value) for word in words)
+
+
+def changed_folder(folder: Path, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_different_configurations_are_refused_by_key(folders):
+    changed_folder(folders[1], rms_norm_eps=0.5)
+    with pytest.raises(InputError, match=r"rms_norm_eps is 1e-06 in A and 0.5 in B"):
+        open_pair(folders)
+
+
+def test_different_vocabularies_are_refused(folders):
+    vocabulary = {token: number for number, token in enumerate(reversed(TOKENS))}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="?")).save(str(folders[1] / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"tokenizer\.json differs"):
+        open_pair(folders)
+
+
+def test_identical_files_are_said_to_be_identical(folders):
+    with pytest.raises(InputError, match="A and B are identical"):
+        open_pair((folders[0], folders[0]))
+
+
+def saved_without(folder: Path, name: str, **extra: torch.Tensor) -> None:
+    source = checkpoint("gemma3", 1)
+    tensors = {key: value.float().contiguous() for key, value in source.tensors.items() if key != name}
+    save_file({**tensors, **extra}, folder / "model.safetensors")
+
+
+def test_a_missing_tensor_is_named_with_its_side(folders):
+    saved_without(folders[1], "model.layers.1.mlp.up_proj.weight")
+    with pytest.raises(InputError, match=r"of B: tensor model.layers.1.mlp.up_proj.weight .* is missing"):
+        open_pair(folders)
+
+
+def test_a_tensor_of_another_shape_is_named(folders):
+    saved_without(folders[1], "model.norm.weight", **{"model.norm.weight": torch.ones(5)})
+    with pytest.raises(InputError, match=r"of B: tensor model.norm.weight has shape \[5\]"):
+        open_pair(folders)
+
+
+def test_nan_is_named(folders):
+    value = torch.ones(12)
+    value[3] = float("nan")
+    saved_without(folders[0], "model.norm.weight", **{"model.norm.weight": value})
+    with pytest.raises(InputError, match=r"of A: tensor model.norm.weight holds values that are NaN"):
+        open_pair(folders)
+
+
+def test_heads_that_one_side_alone_has_are_listed_and_left_out(tmp_path):
+    source = checkpoint("bert", 1)
+    first = write_folder(tmp_path / "a", source)
+    second = write_folder(tmp_path / "b", nearby(source, 2), architectures=["BertForTokenClassification"])
+    tensors = {name: value.float().contiguous() for name, value in source.tensors.items() if name.startswith("bert.")}
+    save_file({**tensors, "classifier.weight": torch.ones(2, 12), "classifier.bias": torch.ones(2)}, second / "model.safetensors")
+    changed_folder(first, pooler=None)
+    with pytest.raises(InputError, match=r"pooler.dense.weight of BertModel is missing"):
+        open_pair((first, second))
+    pooler = {"bert.pooler.dense.weight": torch.ones(12, 12), "bert.pooler.dense.bias": torch.ones(12)}
+    for folder in (first, second):
+        stored = tensors if folder == second else {name: value.float().contiguous() for name, value in source.tensors.items()}
+        save_file(
+            {**stored, **pooler, "classifier.weight": torch.ones(2, 12)} if folder == second else {**stored, **pooler},
+            folder / "model.safetensors",
+        )
+    pair = open_pair((first, second))
+    assert pair.anatomy.architecture == "BertModel"
+    assert pair.unmatched["classifier.weight"] == "B"
+    assert "A" in pair.unmatched.values()
+    statuses = {row["tensor"]: row["status"] for row in inventory_rows(pair, pair)}
+    assert statuses["classifier.weight"] == "B only"
+
+
+def test_probes_are_looked_up_and_what_is_missing_is_reported(folders):
+    sets = read_probes(ROOT / "config" / "probes.yaml")
+    found, dropped = find_probes(sets, folders[0], open_pair(folders).anatomy, "letters")
+    assert [probe.name for probe in found[:2]] == ["letters", "digits"]
+    letters = found[0]
+    assert (letters.tokens, letters.ids, letters.ordered) == (tuple("abcdef"), tuple(range(10, 16)), False)
+    assert dropped["letters"] == tuple("ghij")
+    assert dropped["digits"] == ()
+    assert dropped["nouns"] == tuple(sets["nouns"]["tokens"])
+    with pytest.raises(InputError, match="probe set colours"):
+        find_probes(sets, folders[0], open_pair(folders).anatomy, "colours")
+
+
+def test_another_version_of_the_probe_file_is_refused(tmp_path):
+    (tmp_path / "probes.yaml").write_text("version: 2\nsets: {}\n")
+    with pytest.raises(InputError, match="version is 2, expected 1"):
+        read_probes(tmp_path / "probes.yaml")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shares_and_totals_of_the_inventory(family):
+    pair = pair_of(family)
+    rows = inventory_rows(pair, pair)
+    tensors = [row for row in rows if row["status"] == "tensor"]
+    total = next(row for row in rows if row["tensor"] == "all tensors")
+    assert sum(row["squared_share"] for row in tensors) == pytest.approx(1)
+    assert sum(row["values"] for row in tensors) == total["values"]
+    assert sum(row["difference"] ** 2 for row in tensors) == pytest.approx(total["difference"] ** 2)
+    parts = [row for row in rows if row["status"] == "total" and row["part"] not in ("all", "blocks")]
+    assert sum(row["squared_share"] for row in parts) == pytest.approx(1)
+    assert {row["part"] for row in tensors if row["block"]} == {"attention", "mlp", "norm"}
+
+
+def test_one_comparison_writes_four_tables_and_a_decision(folders, tmp_path):
+    names = ("inventory", "alignment", "kernels", "nulls")
+    outputs = {name: tmp_path / f"{name}.parquet" for name in names} | {"decision": tmp_path / "decision.json"}
+    contents = []
+    for _ in range(2):
+        compare_folders(folders, outputs, (None, None), ROOT / "config" / "probes.yaml", "digits", 49, 0, {})
+        contents.append({name: path.read_bytes() for name, path in outputs.items()})
+    assert contents[0] == contents[1]
+    rows = {name: tables.read(outputs[name], f"comparison_{name}") for name in names}
+    assert all(rows.values())
+    assert {row["statistic"] for row in rows["nulls"] if row["confirmatory"]} == {
+        *("ov_energy", "qk_energy", "mlp_unit_terms", "table_row_energy", "ov_copy", "ov_copy_all_heads")
+    }
+    assert {row["null"] for row in rows["nulls"] if not row["confirmatory"]} == {
+        *("row signs", "Haar rotations", "matched random tokens", "random subspaces", "head signs")
+    }
+    decision = json.loads(outputs["decision"].read_text())
+    assert decision["dropped_tokens"]["letters"] == list("ghij")
+    assert "digits" not in decision["dropped_tokens"]

@@ -1,0 +1,103 @@
+"""The decision on a pair, as JSON: which side has more of a declared property, which components carry the change, and on what evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from normgauge.comparison.nulls import LEVEL
+from normgauge.provenance import atomic_path
+
+QUESTION = "which side writes the tokens of the probe set {probe} more where it reads them, summed over all heads"
+ROLES = {
+    "ov_energy": "what the head moves changed more than a random change of the same energy would",
+    "qk_energy": "what the head attends to changed more than a random change of the same energy would",
+    "mlp_unit_terms": "the unit changed more than a random change of the same energy would",
+    "table_row_energy": "the row of {label} changed more than a random change of the same energy would",
+    "ov_copy": "the head copies the probes {more} in B",
+}
+
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["question", "label", "probability", "components", "evidence", "level", "tests", "note", "dropped_tokens"],
+    "properties": {
+        "question": {"type": ["string", "null"]},
+        "label": {"enum": ["A", "B", "abstain"]},
+        "probability": {"type": "number", "minimum": 0.5, "maximum": 1},
+        "components": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["layer", "part", "head", "units", "tokens", "role"],
+                "properties": {
+                    "layer": {"type": ["integer", "null"], "minimum": 1},
+                    "part": {"enum": ["attention", "mlp", "embedding"]},
+                    "head": {"type": ["integer", "null"], "minimum": 0},
+                    "units": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
+                    "tokens": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
+                    "role": {"type": "string"},
+                },
+            },
+        },
+        "evidence": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "level": {"type": "number"},
+        "tests": {"type": "integer", "minimum": 0},
+        "note": {"type": "string"},
+        "dropped_tokens": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+    },
+}
+
+
+def decide(rows: Sequence[Mapping[str, Any]], probe: str | None, dropped: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The decision from rows of schema `comparison_nulls` in the order of the file; `evidence` are their numbers, from 0.
+
+    `label` names the side with the larger copy statistic where the declared test of it is significant, else it abstains. `probability` is
+    1 - p / 2 of that test, the confidence that the sign is right; 0.5 when it abstains. `components` are those of all significant tests.
+    """
+    evidence = [number for number, row in enumerate(rows) if row["significant"]]
+    declared = next((row for row in rows if row["statistic"] == "ov_copy_all_heads" and row["confirmatory"]), None)
+    label, probability = "abstain", 0.5
+    if declared is None:
+        note = "abstains: no declared property, since no probe set is in the vocabulary"
+    elif not declared["significant"]:
+        note = f"abstains: the declared test does not survive (q = {declared['q']:.3g}, family-wise p = {declared['familywise_p']:.3g})"
+    else:
+        label, probability = ("B" if declared["change"] > 0 else "A"), 1 - declared["p"] / 2
+        note = f"the declared test survives (q = {declared['q']:.3g}, family-wise p = {declared['familywise_p']:.3g})"
+    return {
+        "question": QUESTION.format(probe=probe) if probe else None,
+        "label": label,
+        "probability": probability,
+        "components": [_component(rows[number]) for number in evidence if rows[number]["statistic"] in ROLES],
+        "evidence": evidence,
+        "level": LEVEL,
+        "tests": sum(row["confirmatory"] for row in rows),
+        "note": note,
+        "dropped_tokens": {name: list(tokens) for name, tokens in dropped.items() if tokens},
+    }
+
+
+def _component(row: Mapping[str, Any]) -> dict[str, Any]:
+    more = "more" if (row["change"] or 0) > 0 else "less"
+    return {
+        "layer": row["block"],
+        "part": row["part"],
+        "head": row["head"],
+        "units": None if row["unit"] is None else [row["unit"]],
+        "tokens": None if row["token"] is None else [row["token"]],
+        "role": ROLES[row["statistic"]].format(label=row["label"], more=more),
+    }
+
+
+def write_decision(path: str | os.PathLike[str], decision: Mapping[str, Any]) -> None:
+    """Write decision.json, atomically, after checking it against SCHEMA. A decision that breaks it is a defect."""
+    Draft202012Validator(SCHEMA).validate(decision)
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(decision, indent=2, ensure_ascii=False) + "\n")

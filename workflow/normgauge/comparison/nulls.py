@@ -1,0 +1,196 @@
+"""Nulls and what is done with them: draws, p = (k + 1) / (n + 1), Benjamini-Hochberg and the largest statistic over a declared family.
+
+A test compares one observed statistic with n draws under its null, both on a scale where larger means more evidence. Its p-value counts the
+draws that reach it, k; the smallest attainable is 1 / (n + 1). Tests of the confirmatory family are declared before the data are seen; a
+component is significant when it passes both corrections there. Exploratory tests are corrected among themselves and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from scipy.special import gammainc, gammaincinv
+
+from normgauge.gauge.groups import Orthogonal
+
+LEVEL = 0.05
+"""False discovery rate, and family-wise error rate, that a significant component must keep."""
+GRID = 1024  # thresholds at which the law of a maximum is tabulated
+EXACT = 7  # tokens up to which every relabelling is listed
+
+
+@dataclass(frozen=True, eq=False)
+class Test:
+    """One observed statistic and its draws (n,) under a null; `place` locates it (block, part, head, unit, token, label)."""
+
+    statistic: str
+    null: str
+    observed: float
+    draws: np.ndarray
+    confirmatory: bool
+    place: dict[str, Any] = field(default_factory=dict)
+    change: float = float("nan")
+    """The quantity itself, with its sign, where `observed` is its size."""
+
+    @property
+    def reached(self) -> int:
+        """Draws that are at least as large, up to rounding."""
+        return int((self.draws >= self.observed - 1e-12 * abs(self.observed)).sum())
+
+    @property
+    def p(self) -> float:
+        return (self.reached + 1) / (len(self.draws) + 1)
+
+    @property
+    def smallest_p(self) -> float:
+        return 1 / (len(self.draws) + 1)
+
+
+def test_rows(tests: Sequence[Test]) -> list[dict[str, Any]]:
+    """Rows of schema `comparison_nulls`, the strongest first in each family; each of the two families is corrected as a whole."""
+    rows = []
+    for confirmatory in (True, False):
+        family = [test for test in tests if test.confirmatory == confirmatory]
+        adjusted = zip(family, benjamini_hochberg([test.p for test in family]), largest_statistic(family), strict=True)
+        rows += [_row(test, q, familywise) for test, q, familywise in adjusted]
+    return sorted(rows, key=lambda row: (not row["confirmatory"], row["p"], -row["z"]))
+
+
+def _row(test: Test, q: float, familywise: float) -> dict[str, Any]:
+    mean, deviation = float(test.draws.mean()), float(test.draws.std())
+    place = {key: test.place.get(key) for key in ("block", "part", "head", "unit", "token", "probe", "label")}
+    return {
+        "family": "confirmatory" if test.confirmatory else "exploratory",
+        "confirmatory": test.confirmatory,
+        "statistic": test.statistic,
+        "null": test.null,
+        **place,
+        "change": test.change,
+        "observed": test.observed,
+        "null_mean": mean,
+        "null_deviation": deviation,
+        "z": standardised(test.observed, mean, deviation),
+        "reached": test.reached,
+        "draws": len(test.draws),
+        "p": test.p,
+        "smallest_p": test.smallest_p,
+        "q": q,
+        "familywise_p": familywise,
+        "significant": test.confirmatory and q <= LEVEL and familywise <= LEVEL,
+    }
+
+
+def standardised(value: float, mean: float, deviation: float) -> float:
+    return (value - mean) / deviation if deviation > 0 else 0.0
+
+
+def benjamini_hochberg(values: Sequence[float]) -> list[float]:
+    """Adjusted p-values (q): the smallest false discovery rate at which each is rejected."""
+    p = np.asarray(values, dtype=np.float64)
+    order = np.argsort(-p, kind="stable")
+    scaled = p[order] * len(p) / np.arange(len(p), 0, -1)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled), 1.0)
+    return adjusted.tolist()
+
+
+def largest_statistic(tests: Sequence[Test]) -> list[float]:
+    """Family-wise p-values: how often the most extreme draw of the family is at least as extreme as each test.
+
+    Tests of different nulls are made comparable by the rank of a value among its own draws; draw number i of every test is one draw of the
+    family. A test with fewer draws, because all of them are listed, draws from its list.
+    """
+    if not tests:
+        return []
+    count, generator = max(len(test.draws) for test in tests), np.random.default_rng(0)
+    smallest = np.ones(count)
+    for test in tests:
+        ranks = _ranks(test.draws)
+        smallest = np.minimum(smallest, ranks if len(ranks) == count else generator.choice(ranks, count))
+    return [(int((smallest <= test.p * (1 + 1e-12)).sum()) + 1) / (count + 1) for test in tests]
+
+
+def _ranks(draws: np.ndarray) -> np.ndarray:
+    """The p-value that each draw would have among the others and itself, (n,)."""
+    ordered = np.sort(draws)
+    return (len(draws) - np.searchsorted(ordered, draws, side="left")) / len(draws)
+
+
+def draws_needed(tests: int, least: int) -> int:
+    """Draws with which one component alone passes both corrections among `tests`: smallest p times tests is half the level."""
+    return max(least, int(np.ceil(2 * tests / LEVEL)))
+
+
+# --- the nulls
+
+
+def relabellings(matrix: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Sum over i of matrix[i, s(i)] for relabellings s other than the identity, (n,).
+
+    All of them up to EXACT tokens (p is then exact), else `count` random ones, which may repeat.
+    """
+    size = len(matrix)
+    every = np.array(list(permutations(range(size)))[1:]) if size <= EXACT else None
+    targets = np.argsort(generator.random((count, size)), axis=1) if every is None else every
+    return matrix[np.arange(size), targets].sum(1)
+
+
+def sign_sums(terms: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Sums of the terms with independent random signs, (count,)."""
+    return generator.choice((-1.0, 1.0), (count, len(terms))) @ terms
+
+
+def random_rotations(size: int, count: int, generator: np.random.Generator) -> np.ndarray:
+    """(count, size, size): Haar-distributed."""
+    return np.stack([Orthogonal.random(size, int(seed)).matrix for seed in generator.integers(2**31, size=count)])
+
+
+def contrast_space(matrix: np.ndarray) -> np.ndarray:
+    """(k - 1, k - 1): a (k, k) matrix whose rows and columns sum to zero, in an orthonormal basis of the contrasts."""
+    size = len(matrix)
+    basis = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, :-1]]))[0][:, 1:]
+    return basis.T @ matrix @ basis
+
+
+def rotated_products(first: np.ndarray, second: np.ndarray, rotations: np.ndarray) -> np.ndarray:
+    """<first, R second R^T> for every rotation, (count,)."""
+    return np.einsum("ij,cik,kl,cjl->c", first, rotations, second, rotations, optimize=True)
+
+
+def random_subspaces(size: int, dimension: int, count: int, generator: np.random.Generator) -> np.ndarray:
+    """(count, dimension, size): orthonormal bases of Haar-distributed subspaces."""
+    return np.stack([np.linalg.qr(generator.standard_normal((size, dimension)))[0].T for _ in range(count)])
+
+
+def matched_tokens(lengths: np.ndarray, ids: Sequence[int], count: int, generator: np.random.Generator) -> np.ndarray:
+    """(count, k) token ids drawn without the probes' own, each among the 32 tokens whose embedding is nearest in length to its probe's."""
+    order = np.argsort(lengths, kind="stable")
+    free = order[~np.isin(order, ids) & (lengths[order] > 0)]
+    columns = []
+    for identifier in ids:
+        place = int(np.searchsorted(lengths[free], lengths[identifier]))
+        start = max(min(place - 16, len(free) - 32), 0)
+        columns.append(generator.choice(free[start : start + 32], count))
+    return np.stack(columns, axis=1)
+
+
+def energy_ratios(shape: float, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Squared norms of a random change over their mean, (count,): a gamma law, its shape one over the squared relative spread."""
+    return generator.gamma(shape, size=count) / shape
+
+
+def largest_energy_ratios(shapes: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """The largest of independent such ratios, one of each shape, (count,): by inversion of the law of the maximum on a grid."""
+    kinds, members = np.unique(np.round(shapes, 6), return_counts=True)
+    if len(kinds) == 1:
+        return gammaincinv(kinds[0], generator.random(count) ** (1 / members[0])) / kinds[0]
+    ends = [float((gammaincinv(kinds, probability) / kinds).max()) for probability in (0.5, 1 - 1e-9 / len(shapes))]
+    grid = np.geomspace(ends[0] / 8, ends[1] * 2, GRID)
+    log_law = np.zeros(GRID)
+    for kind, number in zip(kinds, members, strict=True):
+        log_law += number * np.log(np.maximum(gammainc(kind, kind * grid), 1e-300))
+    return np.interp(np.log(generator.random(count)), log_law, grid)

@@ -1,0 +1,176 @@
+"""Probe sets: short lists of single tokens with a matched control, read from a versioned file and looked up in a pair's vocabulary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from tokenizers import Tokenizer
+
+from normgauge.anatomy.structure import Anatomy, NormKind, Role, SpaceKind
+from normgauge.calibration.tokenisation import find_tokenizer, load_tokenizer
+from normgauge.comparison.factors import Mode, final_norm, gain
+from normgauge.comparison.pair import Pair, Side
+from normgauge.errors import InputError
+
+FEWEST = 4  # tokens below which a set says nothing
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class ProbeSet:
+    """Tokens found in the vocabulary (`ids`, `tokens`), whether their order means something, and the control's name."""
+
+    name: str
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    ordered: bool = False
+    control: str | None = None
+
+
+def read_probes(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """The sets of a probe file by name: {tokens, ordered, control}. Raises InputError for another version or a control that is no set."""
+    name = Path(path).name
+    content = yaml.safe_load(Path(path).read_text())
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise InputError(
+            f"{name}: version is {content.get('version') if isinstance(content, dict) else None}, expected {VERSION}; update the file"
+        )
+    for probe, entry in content["sets"].items():
+        if entry.get("control") and entry["control"] not in content["sets"]:
+            raise InputError(f"{name}: sets.{probe}.control: {entry['control']} is no set of the file; name one")
+    return content["sets"]
+
+
+def find_probes(
+    sets: Mapping[str, Mapping[str, Any]], folder: str | os.PathLike[str], anatomy: Anatomy, declared: str | None = None
+) -> tuple[list[ProbeSet], dict[str, tuple[str, ...]]]:
+    """The sets of which at least FEWEST tokens are single tokens of the folder's tokenizer, the declared one first, and by set what was
+    dropped. None without a tokenizer or a token table. Raises InputError when no set is called as declared.
+    """
+    if declared is not None and declared not in sets:
+        raise InputError(f"probe set {declared}: not in the file of probe sets; expected one of {', '.join(sets)}")
+    if find_tokenizer(folder) is None or token_table(anatomy) is None:
+        return [], {name: tuple(entry["tokens"]) for name, entry in sets.items()}
+    tokenizer = load_tokenizer(folder).tokenizer
+    found: list[ProbeSet] = []
+    dropped: dict[str, tuple[str, ...]] = {}
+    for name, entry in sets.items():
+        ids = {token: identifier for token in entry["tokens"] if (identifier := _single(tokenizer, token)) is not None}
+        kept = [token for number, token in enumerate(ids) if ids[token] not in list(ids.values())[:number]]
+        dropped[name] = tuple(token for token in entry["tokens"] if token not in kept)
+        if len(kept) >= FEWEST:
+            whole = bool(entry.get("ordered")) and not dropped[name]
+            found.append(ProbeSet(name, tuple(kept), tuple(ids[token] for token in kept), whole, entry.get("control")))
+    names = {probe.name for probe in found}
+    found = [replace(probe, control=probe.control if probe.control in names else None) for probe in found]
+    return sorted(found, key=lambda probe: probe.name != declared), dropped
+
+
+def _single(tokenizer: Tokenizer, text: str) -> int | None:
+    """The id of the one token that the text is, or None. SentencePiece puts a space before a text: what remains of it must be the token."""
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    if len(ids) != 1 or (unknown is not None and ids[0] == tokenizer.token_to_id(unknown)):
+        return None
+    return ids[0]
+
+
+def token_table(anatomy: Anatomy) -> str | None:
+    """The table that writes a token's vector to the primary stream, or None where there is none."""
+    return next(
+        (
+            tensor.name
+            for tensor in anatomy.tensors
+            if len(tensor.axes) == 2
+            and tensor.axes[0].role == Role.INDEX
+            and anatomy.space(tensor.axes[0].segments[0].space).kind == SpaceKind.VOCABULARY
+            and tensor.axes[1].role == Role.WRITE
+            and tensor.axes[1].segments[0].space == anatomy.primary_stack.space
+        ),
+        None,
+    )
+
+
+def readout_table(anatomy: Anatomy) -> str | None:
+    """The table whose rows read the stream into the vocabulary: the readout's weight, else the token table."""
+    for item in anatomy.maps:
+        if anatomy.space(item.writes).kind == SpaceKind.VOCABULARY and item.reads == anatomy.primary_stack.space and item.input_axis == 1:
+            return item.weight
+    return token_table(anatomy)
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One probe set in one side's coordinates.
+
+    `reads` (k, n + 1): unit-normalised, then centred rows of the token table, zero in the constant's column. `writes` (k, n): the same of
+    the readout's rows, folded: seen through the norm in front of the readout. `even_reads`, `even_writes`: the nearest frames whose Gram
+    matrix is the centring projection, so that no token is told from another by the geometry of the embeddings: under a change that knows
+    nothing of tokens every relabelling is as likely. `prototype` (n + 1,): mean of the token table's unit rows, of length one.
+    """
+
+    probe: ProbeSet
+    reads: np.ndarray
+    writes: np.ndarray
+    even_reads: np.ndarray
+    even_writes: np.ndarray
+    prototype: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return len(self.reads)
+
+
+def frame(side: Side, probe: ProbeSet, mode: Mode) -> Frame:
+    """The frame of a probe set. Raises InputError when a token's vector is zero."""
+    units, written = unit_reads(side, probe.ids), unit_writes(side, probe.ids, mode)
+    for rows in (units, written):
+        if not rows.any(1).all():
+            token = probe.tokens[int(np.argmin(rows.any(1)))]
+            raise InputError(f"probe set {probe.name}: the vector of {token!r} is zero in {side.label}; leave the token out")
+    reads = np.column_stack([units - units.mean(0), np.zeros(len(units))])
+    writes = written - written.mean(0)
+    mean = units.mean(0)
+    prototype = np.append(mean / max(float(np.linalg.norm(mean)), 1e-300), 0.0)
+    return Frame(probe, reads, writes, _even(reads), _even(writes), prototype)
+
+
+def unit_reads(side: Side, ids: Sequence[int]) -> np.ndarray:
+    """(k, n): rows of the token table, of length one."""
+    table = token_table(side.anatomy)
+    assert table is not None
+    return _unit(side.selected(table, ids))
+
+
+def unit_writes(side: Side, ids: Sequence[int], mode: Mode) -> np.ndarray:
+    """(k, n): rows of the readout, of length one; folded: seen through the norm in front of it."""
+    table, final = readout_table(side.anatomy), final_norm(side.anatomy)
+    assert table is not None
+    rows = side.selected(table, ids)
+    if mode == Mode.FOLDED and final is not None:
+        rows = rows * gain(side, final)
+        if final.kind == NormKind.LAYER_NORM:
+            rows = rows - rows.mean(1, keepdims=True)
+    return _unit(rows)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+
+
+def _even(rows: np.ndarray) -> np.ndarray:
+    """The polar factor: nearest rows with Gram matrix I - 11^T/k."""
+    left, values, right = np.linalg.svd(rows, full_matrices=False)
+    keep = values > 1e-6 * values[0]
+    return left[:, keep] @ right[keep]
+
+
+def frames(pair: Pair, probes: Sequence[ProbeSet], mode: Mode) -> list[tuple[Frame, Frame]]:
+    """The frames of every set in A and in B."""
+    return [(frame(pair.a, probe, mode), frame(pair.b, probe, mode)) for probe in probes]
