@@ -100,15 +100,15 @@ def checkpoint_rows(folder: Path) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as scratch:
         observations, start = Path(scratch) / "observations", time.perf_counter()
         observe(checkpoint, observations, ROWS, 0)
-        observed = time.perf_counter()
+        forwards = time.perf_counter()
         solve.write(Path(scratch) / "solution", *solve.solve_folder(observations, TORCH))
         solved = time.perf_counter()
         searched = search_rows(*observed(observations, checkpoint.tensors))
     name = folder.resolve().parts[-3]
     return [
         *searched,
-        row(name, "forward passes", observed - start),
-        row(name, "solver", solved - observed),
+        row(name, "forward passes", forwards - start),
+        row(name, "solver", solved - forwards),
         row(name, f"both (peak memory {peak_memory_mb():.0f} MiB)", solved - start),
     ]
 

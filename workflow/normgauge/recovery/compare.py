@@ -115,7 +115,7 @@ def margin_rows(folder: Path) -> list[dict[str, Any]]:
     report = json.loads((folder / "report.json").read_text())
     hardest = [report["hardest"]] if report["hardest"] else []
     fits = [(study, "joint fit", list(zip(study["rows"], study["margins"], strict=True))) for study in hardest]
-    looks = [(entry, "held fit", entry["history"]) for entry in report["stragglers"] if entry["chunks"]]
+    looks = [(entry, "held fit", entry["history"]) for entry in report["stragglers"] if entry["chunks"] and entry["within_reach"]]
     return [
         {"module": origin["module"], "column": origin["column"], "method": method, "rows": rows, "margin": margin}
         for origin, method, history in fits + looks

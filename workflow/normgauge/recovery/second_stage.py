@@ -118,7 +118,8 @@ def _update_margins(description: Description, report: dict[str, Any], maps: dict
         item = maps[entry["module"]]
         for coordinate, margin in zip(entry["coordinates"], entry["margins"], strict=True):
             name = description.stored_name(item.bias if item.bias and coordinate == item.inputs.width else item.weight)
-            now[name] = min(now.get(name, np.inf), margin)
+            if margin:  # a zero has none
+                now[name] = min(now.get(name, np.inf), margin)
     for name, margin in now.items():
         rows[name]["min_margin"] = min(margin, rows[name]["decided_margin"])
 

@@ -135,12 +135,12 @@ def trend(rows: Rows) -> Figure:
         axes.minorticks_off()
 
     return _one_panel(
-        "Margins grow as the root of the observations",
+        "Margins and the number of observations",
         plot,
         handles,
         "Circles: the closest value behind a norm that the joint fit decides, fitted on the first observations. Squares: columns that it "
-        "left undecided, their decided coordinates held, with fresh sequences. Grey: margin 4, from which on a value is claimed, and a "
-        "slope of one half.",
+        "left undecided, their decided coordinates held, with fresh sequences, whose outputs are rounded once. Grey: margin 4, from which "
+        "on a value is claimed, and a slope of one half.",
     )
 
 
