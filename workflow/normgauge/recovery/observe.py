@@ -60,7 +60,8 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
         for handle in hooks.register():
             stack.callback(handle.remove)
         progress = Progress(rows, "observe")
-        for inputs in probes(checkpoint.config, rows, seed, cover=True):
+        learns_positions = len(hooks.tables) > 1  # else one sequence of full length would cost a square of it for nothing
+        for inputs in probes(checkpoint.config, rows, seed, cover=learns_positions):
             hooks.shape = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape
             model(**inputs)
             progress.step(min(hooks.shape.numel(), rows - progress.done))
