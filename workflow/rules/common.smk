@@ -141,7 +141,7 @@ ALIGNED = {
 GAUGED["alignment"] = list(ALIGNED)
 GAUGED["holonomy"] = [pair for pair, others in ALIGNED.items() if len(others) > 1]  # a cycle needs three
 COUNTED = [pair for item in config["redundancy"]["models"] for pair in listed_checkpoints(item, "redundancy.models")]
-COMPARED = {pair_name(*compared_pair(entry, number)): entry for number, entry in enumerate(config["comparison"]["pairs"])}
+COMPARED_PAIRS = {pair_name(*compared_pair(entry, number)): entry for number, entry in enumerate(config["comparison"]["pairs"])}
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
@@ -318,7 +318,7 @@ def entry_config(side):
 def declared_probe(wildcards):
     """The probe set of a pair's confirmatory tests, if the configuration names one."""
     sides = [(wildcards.model_a, wildcards.revision_a), (wildcards.model_b, wildcards.revision_b)]
-    return COMPARED.get(pair_name(*sides), {}).get("probe")
+    return COMPARED_PAIRS.get(pair_name(*sides), {}).get("probe")
 
 
 def counted_names():

@@ -1,9 +1,9 @@
 COMPARISON_KINDS = ("inventory", "alignment", "kernels", "nulls")
-COMPARISON_TABLES = [f"results/compare/{pair}/{kind}.parquet" for pair in COMPARED for kind in COMPARISON_KINDS]
-COMPARISON_TABLES += [f"results/compare/{pair}/decision.json" for pair in COMPARED]
-COMPARISON_TABLES += [f"{TABLES}/comparison.{suffix}" for suffix in ("parquet", "csv")] if COMPARED else []
+COMPARISON_TABLES = [f"results/compare/{pair}/{kind}.parquet" for pair in COMPARED_PAIRS for kind in COMPARISON_KINDS]
+COMPARISON_TABLES += [f"results/compare/{pair}/decision.json" for pair in COMPARED_PAIRS]
+COMPARISON_TABLES += [f"{TABLES}/comparison.{suffix}" for suffix in ("parquet", "csv")] if COMPARED_PAIRS else []
 COMPARISON_FIGURES = [
-    f"{FIGURES}/checkpoint-diff/{pair}-{figure}.pdf" for pair in COMPARED for figure in ("map", "heads", "offsets", "nulls")
+    f"{FIGURES}/checkpoint-diff/{pair}-{figure}.pdf" for pair in COMPARED_PAIRS for figure in ("map", "heads", "offsets", "nulls")
 ]
 
 
@@ -50,10 +50,10 @@ rule compare_checkpoints:
 
 rule tabulate_comparison:
     input:
-        inventories=[f"results/compare/{pair}/inventory.parquet" for pair in COMPARED],
-        alignments=[f"results/compare/{pair}/alignment.parquet" for pair in COMPARED],
-        nulls=[f"results/compare/{pair}/nulls.parquet" for pair in COMPARED],
-        decisions=[f"results/compare/{pair}/decision.json" for pair in COMPARED],
+        inventories=[f"results/compare/{pair}/inventory.parquet" for pair in COMPARED_PAIRS],
+        alignments=[f"results/compare/{pair}/alignment.parquet" for pair in COMPARED_PAIRS],
+        nulls=[f"results/compare/{pair}/nulls.parquet" for pair in COMPARED_PAIRS],
+        decisions=[f"results/compare/{pair}/decision.json" for pair in COMPARED_PAIRS],
     output:
         parquet=f"{TABLES}/comparison.parquet",
         csv=f"{TABLES}/comparison.csv",
