@@ -97,6 +97,7 @@ def test_a_weight_below_its_noise_is_out_of_reach():
         straggler = Straggler(0, np.array([1]), np.array([0.5, weight, 0.0]))
         decision = straggler.decide(gather([straggler], design, (design @ straggler.start + noise)[:, None])[0], grid("float32"))
         assert decision.within_reach(16) is reached
+        assert (decision.values[0] == weight, decision.margins[0] >= REQUIRED_MARGIN) == (True, reached)
 
 
 def test_a_planted_wrong_bit_is_seen_by_the_evidence():

@@ -83,7 +83,10 @@ class Straggler:
     start: np.ndarray
 
     def decide(self, evidence: Evidence, grid: Grid) -> Decision:
-        """The undecided coordinates in the light of the evidence; those clearly decided are held while the rest is estimated again."""
+        """The undecided coordinates in the light of the evidence; those clearly decided are held while the rest is estimated again.
+
+        What cannot be told from zero is recorded as zero, which is never claimed: of all values that near it is the likely one.
+        """
         count = len(self.coordinates)
         values, margins, resolution = np.zeros(count), np.zeros(count), np.zeros(count)
         left = np.arange(count)
@@ -91,7 +94,7 @@ class Straggler:
             start = self.start[self.coordinates[left]]
             correction, noise = evidence.estimate()
             moved = start + correction
-            values[left] = grid.round(moved)
+            values[left] = np.where(np.abs(moved) < REQUIRED_MARGIN * noise, 0.0, grid.round(moved))
             margins[left] = grid.margin(moved, values[left], noise)
             resolution[left] = np.where(values[left] == 0, 0.0, 0.5 * grid.ulp(values[left]) / np.maximum(noise, np.finfo(float).tiny))
             clear = margins[left] >= HELD_MARGIN
