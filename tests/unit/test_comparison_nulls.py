@@ -129,6 +129,16 @@ def test_the_rounding_floor_is_what_rounding_does():
     assert (2 * floor / float(values.double().square().sum())) ** 0.5 == pytest.approx(0.0023, abs=2e-4)
 
 
+def test_ones_do_not_make_a_coarse_grid():
+    """A tensor of ones uses no mantissa bit; the grid is that of all tensors of its dtype."""
+    source = checkpoint("bert", 1)
+    name = next(name for name in source.tensors if name.endswith("LayerNorm.weight"))
+    side = make_pair(changed(source, {name: torch.ones_like(source.tensors[name])}), source).a
+    assert mantissa_bits(side.tensors[name]) == 0
+    assert side.grid_bits(torch.float64) > 20
+    assert side.floor(name).max() < 1e-12
+
+
 def tensor_name(source, *endings: str) -> str:
     return next(name for name in source.tensors if name.endswith(endings))
 

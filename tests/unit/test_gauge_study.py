@@ -109,6 +109,8 @@ def test_recovery_rows(tmp_path):
     inside = [row for row in rows if row["part"] != "residual"]
     assert {row["part"] for row in inside} == {"feed-forward", "heads"}
     assert all(row["permutation_accuracy"] == 1 and row["map_error"] < 1e-3 for row in inside)
+    few = [row for row in recovery_rows(checkpoint, anatomy, probes(anatomy), (42,), (10,)) if row["part"] == "heads"]
+    assert {row["tokens"] for row in few} == {3 * 6}  # three per coordinate of a head
     with pytest.raises(InputError, match="216 samples in the probes, 500 asked for"):
         recovery_rows(checkpoint, anatomy, probes(anatomy), (42,), (500,))
 

@@ -18,11 +18,11 @@ from normgauge.redundancy import checks, measure, symmetries
 from normgauge.redundancy.checks import check_rows
 from normgauge.redundancy.counts import check_claims, claimed, count_row, symmetry_rows
 from normgauge.redundancy.falsifier import falsifier_rows
+from normgauge.redundancy.family import Kind, dimensions
 from normgauge.redundancy.files import read_shape, write_counts
 from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
 from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
 from normgauge.redundancy.readers import stored
-from normgauge.redundancy.symmetries import Kind, dimensions
 from unit.gauge_models import tiny
 
 SHAPES = Path(__file__).parents[2] / "config" / "shapes"

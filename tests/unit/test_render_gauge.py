@@ -112,7 +112,7 @@ ROWS = {
         recovered("a", 1, 500, "lapjvs on C", 0.5, 0.5),
         recovered("b", 1, 500, "lapjvs on C", 0.25, 0.5),
         recovered("a", 1, 500, "greedy on |C|", 0.875, 0.875),
-        recovered("h", 1, 500, "canonical correlation", 1.0, None, part="heads", map_error=1e-5),
+        recovered("h", 1, 768, "canonical correlation", 1.0, None, part="heads", map_error=1e-5),
         recovered("f", 1, 500, "row argmax on |C|", 1.0, 1.0, part="feed-forward", map_error=1e-6),
     ],
     "gauge_audit": [audited(claim, seed, 0.25 * seed, 1.0) for claim in ("attribution", "active coordinates") for seed in (1, 2)],

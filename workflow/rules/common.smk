@@ -92,6 +92,22 @@ def listed_checkpoints(item, where):
     return [(model, name) for name in (revisions if model in RANDOM else revisions[:1])]
 
 
+def compared_pair(entry, number):
+    """(model, revision) of both sides of an entry of comparison.pairs."""
+    where = f"comparison.pairs.{number}"
+    sides = [listed_checkpoints(entry[side], f"{where}.{side}") for side in ("a", "b")]
+    for side, found in zip(("a", "b"), sides, strict=True):
+        if len(found) > 1:
+            fail(f"{where}.{side}: {entry[side]} has {len(found)} revisions; name one as model@revision")
+    if sides[0] == sides[1]:
+        fail(f"{where}: a and b are the same checkpoint, {entry['a']}; name two")
+    return sides[0][0], sides[1][0]
+
+
+def pair_name(first, second):
+    return "__".join(f"{model}@{revision}" for model, revision in (first, second))
+
+
 def models_with(kind):
     return {model for model, source in SOURCES.items() if isinstance(source, kind)}
 
@@ -125,6 +141,7 @@ ALIGNED = {
 GAUGED["alignment"] = list(ALIGNED)
 GAUGED["holonomy"] = [pair for pair, others in ALIGNED.items() if len(others) > 1]  # a cycle needs three
 COUNTED = [pair for item in config["redundancy"]["models"] for pair in listed_checkpoints(item, "redundancy.models")]
+COMPARED_PAIRS = {pair_name(*compared_pair(entry, number)): entry for number, entry in enumerate(config["comparison"]["pairs"])}
 TABLES = os.path.join("results/tables", config["study"]["name"]).rstrip("/")
 FIGURES = os.path.join("figures", config["study"]["name"]).rstrip("/")
 
@@ -289,6 +306,21 @@ def aligned_configs(wildcards):
     return {name: MODELS[name.split("@")[0]].get("config") for name in ALIGNED.get((wildcards.model, wildcards.revision), [])}
 
 
+def entry_config(side):
+    """A params function: the configuration keys that are laid over one side's own."""
+
+    def part(wildcards):
+        return {key: value for key, value in MODELS[wildcards[f"model_{side}"]].items() if key == "config"}
+
+    return part
+
+
+def declared_probe(wildcards):
+    """The probe set of a pair's confirmatory tests, if the configuration names one."""
+    sides = [(wildcards.model_a, wildcards.revision_a), (wildcards.model_b, wildcards.revision_b)]
+    return COMPARED_PAIRS.get(pair_name(*sides), {}).get("probe")
+
+
 def counted_names():
     """What a counted checkpoint is called: its model id, with the revision where there are several of it."""
     models = [model for model, _ in COUNTED]
@@ -311,6 +343,12 @@ def model_memory(wildcards, input, attempt):
 def moments_memory(wildcards, input, attempt):
     """Megabytes: the moments of one site at a time, a few matrices of its size."""
     return attempt * (1500 + 8 * max(map(largest_megabytes, input.moments)))
+
+
+def comparison_memory(wildcards, input, attempt):
+    """Megabytes: one block of both sides in float64, and a few matrices over pairs of its units."""
+    parameters = max(json.loads(Path(path).read_text())["parameters"] for path in (input.manifest_a, input.manifest_b))
+    return attempt * (3000 + 8 * parameters // 1_000_000)
 
 
 def solver_memory(wildcards, input, attempt):

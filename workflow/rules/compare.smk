@@ -1,26 +1,9 @@
-def compared_pair(entry, number):
-    """(model, revision) of both sides of an entry of comparison.pairs."""
-    where = f"comparison.pairs.{number}"
-    sides = [listed_checkpoints(entry[side], f"{where}.{side}") for side in ("a", "b")]
-    for side, found in zip(("a", "b"), sides, strict=True):
-        if len(found) > 1:
-            fail(f"{where}.{side}: {entry[side]} has {len(found)} revisions; name one as model@revision")
-    if sides[0] == sides[1]:
-        fail(f"{where}: a and b are the same checkpoint, {entry['a']}; name two")
-    return sides[0][0], sides[1][0]
-
-
-def pair_name(first, second):
-    return "__".join(f"{model}@{revision}" for model, revision in (first, second))
-
-
-COMPARED = {pair_name(*compared_pair(entry, number)): entry for number, entry in enumerate(config["comparison"]["pairs"])}
 COMPARISON_KINDS = ("inventory", "alignment", "kernels", "nulls")
-COMPARISON_TABLES = [f"results/compare/{pair}/{kind}.parquet" for pair in COMPARED for kind in COMPARISON_KINDS]
-COMPARISON_TABLES += [f"results/compare/{pair}/decision.json" for pair in COMPARED]
-COMPARISON_TABLES += [f"{TABLES}/comparison.{suffix}" for suffix in ("parquet", "csv")] if COMPARED else []
+COMPARISON_TABLES = [f"results/compare/{pair}/{kind}.parquet" for pair in COMPARED_PAIRS for kind in COMPARISON_KINDS]
+COMPARISON_TABLES += [f"results/compare/{pair}/decision.json" for pair in COMPARED_PAIRS]
+COMPARISON_TABLES += [f"{TABLES}/comparison.{suffix}" for suffix in ("parquet", "csv")] if COMPARED_PAIRS else []
 COMPARISON_FIGURES = [
-    f"{FIGURES}/checkpoint-diff/{pair}-{figure}.pdf" for pair in COMPARED for figure in ("map", "heads", "offsets", "nulls")
+    f"{FIGURES}/checkpoint-diff/{pair}-{figure}.pdf" for pair in COMPARED_PAIRS for figure in ("map", "heads", "offsets", "nulls")
 ]
 
 
@@ -29,27 +12,6 @@ wildcard_constraints:
     model_b=alternatives(MODELS),
     revision_a=alternatives({revision for _, revision in expand(MODELS)}),
     revision_b=alternatives({revision for _, revision in expand(MODELS)}),
-
-
-def entry_config(side):
-    """A params function: the configuration keys that are laid over one side's own."""
-
-    def part(wildcards):
-        return {key: value for key, value in MODELS[wildcards[f"model_{side}"]].items() if key == "config"}
-
-    return part
-
-
-def declared_probe(wildcards):
-    """The probe set of a pair's confirmatory tests, if the configuration names one."""
-    sides = [(wildcards.model_a, wildcards.revision_a), (wildcards.model_b, wildcards.revision_b)]
-    return COMPARED.get(pair_name(*sides), {}).get("probe")
-
-
-def comparison_memory(wildcards, input, attempt):
-    """Megabytes: one block of both sides in float64, and a few matrices over pairs of its units."""
-    parameters = max(json.loads(Path(path).read_text())["parameters"] for path in (input.manifest_a, input.manifest_b))
-    return attempt * (3000 + 8 * parameters // 1_000_000)
 
 
 rule compare_checkpoints:
@@ -88,10 +50,10 @@ rule compare_checkpoints:
 
 rule tabulate_comparison:
     input:
-        inventories=[f"results/compare/{pair}/inventory.parquet" for pair in COMPARED],
-        alignments=[f"results/compare/{pair}/alignment.parquet" for pair in COMPARED],
-        nulls=[f"results/compare/{pair}/nulls.parquet" for pair in COMPARED],
-        decisions=[f"results/compare/{pair}/decision.json" for pair in COMPARED],
+        inventories=[f"results/compare/{pair}/inventory.parquet" for pair in COMPARED_PAIRS],
+        alignments=[f"results/compare/{pair}/alignment.parquet" for pair in COMPARED_PAIRS],
+        nulls=[f"results/compare/{pair}/nulls.parquet" for pair in COMPARED_PAIRS],
+        decisions=[f"results/compare/{pair}/decision.json" for pair in COMPARED_PAIRS],
     output:
         parquet=f"{TABLES}/comparison.parquet",
         csv=f"{TABLES}/comparison.csv",

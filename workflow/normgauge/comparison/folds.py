@@ -12,7 +12,7 @@ from normgauge.anatomy.structure import Anatomy, Norm
 from normgauge.comparison.pair import Step
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.transform import Move
-from normgauge.redundancy.symmetries import folds_gain
+from normgauge.redundancy.norm_folds import folds_gain
 
 
 @dataclass(frozen=True, eq=False)

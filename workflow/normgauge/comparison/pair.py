@@ -35,7 +35,7 @@ class Step(Protocol):
 class Side:
     """One checkpoint of a pair, read in float64 after `steps`, the changes by tensor name that bring it into the pair's gauge.
 
-    `tensors`, `stored` and `anatomy` are by the names of the class. `bits`: mantissa bits that each tensor really uses.
+    `tensors`, `stored` and `anatomy` are by the names of the class. `bits`: see `grid_bits`, by dtype.
     """
 
     label: str
@@ -45,7 +45,7 @@ class Side:
     stored: Mapping[str, str]
     files: tuple[Path, ...]
     steps: Mapping[str, Sequence[Step]] = field(default_factory=dict)
-    bits: dict[str, int] = field(default_factory=dict)
+    bits: dict[torch.dtype, int] = field(default_factory=dict)
 
     def held(self, name: str) -> str:
         """The name under which the values of a tensor are stored: its own, or that of a tensor it is tied to."""
@@ -91,10 +91,18 @@ class Side:
 
     def _floor(self, held: str, rows: slice) -> np.ndarray:
         value = self.tensors[held]
-        if held not in self.bits:
-            self.bits[held] = min(mantissa_bits(value), BITS[value.dtype])
         part = value[rows] if value.ndim else value
-        return rounding_variance(part.double().numpy(), self.bits[held], value.dtype)
+        return rounding_variance(part.double().numpy(), self.grid_bits(value.dtype), value.dtype)
+
+    def grid_bits(self, dtype: torch.dtype) -> int:
+        """Mantissa bits of the grid on which the values of a dtype really lie: what all its tensors together use, bfloat16's 7 when such
+        values are stored as float32. A single tensor may need fewer by chance, as ones do."""
+        if dtype not in self.bits:
+            self.bits[dtype] = 0
+            for value in self.tensors.values():
+                if value.dtype == dtype and self.bits[dtype] < BITS[dtype]:
+                    self.bits[dtype] = max(self.bits[dtype], min(mantissa_bits(value), BITS[dtype]))
+        return self.bits[dtype]
 
     def with_steps(self, steps: Mapping[str, Sequence[Step]]) -> Side:
         """The same side with these steps after its own."""

@@ -21,6 +21,7 @@ from normgauge.gauge.transform import transformed
 
 Activations = Mapping[str, torch.Tensor]
 UNITS, HEADS = "mlp_down_input", "attention_output_input"
+PER_HEAD_COORDINATE = 3  # samples
 
 
 def recovery_rows(
@@ -29,13 +30,14 @@ def recovery_rows(
     """Rows of schema `gauge_recovery`, from float32 activations of the primary stack.
 
     At every residual site: the matching by |C| at every budget of samples and, at the largest, by C as a control and greedily among each
-    row's best. In the first, middle and last block, at the largest budget: feed-forward units, and heads with their value maps. Raises
-    InputError when the probes hold fewer samples than the largest budget.
+    row's best. In the first, middle and last block, feed-forward units, and heads with their value maps: from as many samples, or three per
+    coordinate of a head where that is more. Raises InputError when the probes hold fewer.
     """
     stack = anatomy.primary_stack
     streams = [site for site in anatomy.sites_in(("residual", "terminal")) if site.stack == stack.name]
     inside = inner_sites(anatomy)
-    sites, samples = [*streams, *inside], max(budgets)
+    sites = [*streams, *inside]
+    samples = max([*budgets, *(PER_HEAD_COORDINATE * head_size(anatomy, site) for site in inside if site.tap == HEADS)])
     source = site_activations(build_model(checkpoint, "float32"), sites, batches, samples)
     rows = []
     for seed in seeds:
@@ -52,6 +54,12 @@ def inner_sites(anatomy: Anatomy) -> list[Site]:
     stack = anatomy.primary_stack
     blocks = {1, (len(stack.blocks) + 1) // 2, len(stack.blocks)}
     return [site for site in anatomy.sites if site.stack == stack.name and site.block in blocks and site.tap in (UNITS, HEADS)]
+
+
+def head_size(anatomy: Anatomy, site: Site) -> int:
+    """Coordinates per head at the input of an output projection."""
+    value = anatomy.space(space_of(anatomy, site))
+    return value.size // value.heads
 
 
 def space_of(anatomy: Anatomy, site: Site) -> str:
@@ -78,7 +86,6 @@ def _inner_row(anatomy: Anatomy, site: Site, seed: int, gauge: Gauge, source: to
         return recovery_row(site.id, seed, match_units(correlate(source, target), admissible(anatomy, space).group), truth, "feed-forward")
     layer = gauge.elements[attention_of(space)]
     assert isinstance(layer, AttentionGauge)
-    heads = layer.groups * layer.repeats
-    correlation = HeadCorrelation(heads, site.width // heads)
+    correlation = HeadCorrelation(layer.groups * layer.repeats, head_size(anatomy, site))
     correlation.update(source, target)
     return head_recovery_row(site.id, seed, match_heads(correlation, layer.groups), layer)

@@ -21,9 +21,11 @@ from normgauge.gauge.transform import transform, transform_unchecked
 from normgauge.progress import Progress
 from normgauge.recovery.probes import probes
 from normgauge.redundancy.falsifier import claimed_transformation
+from normgauge.redundancy.family import Kind, dimensions
 from normgauge.redundancy.jacobian import head_outputs
 from normgauge.redundancy.readers import Mutable, Tensors, add_constant, add_to_matrix, holder, matrix_of, output_map, rows_of, stored
-from normgauge.redundancy.symmetries import Kind, dimensions, residual_rotation, symmetries
+from normgauge.redundancy.streams import residual_rotation
+from normgauge.redundancy.symmetries import symmetries
 
 SPREAD = 0.1  # standard deviation of the coordinates of a random place
 POSITIONS = 64  # token positions that are compared

@@ -8,8 +8,9 @@ from typing import Any
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, SpaceKind
 from normgauge.errors import InputError
+from normgauge.redundancy.family import dimensions
 from normgauge.redundancy.jacobian import count_parameters
-from normgauge.redundancy.symmetries import dimensions, symmetries
+from normgauge.redundancy.symmetries import symmetries
 
 CLAIM_KEYS = {"published_share", "stated_parameters"}
 

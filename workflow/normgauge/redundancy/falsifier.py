@@ -20,9 +20,11 @@ from normgauge.gauge.equivalence import Deviation, deviation
 from normgauge.gauge.groups import Orthogonal
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import transform_unchecked
+from normgauge.redundancy.family import Kind
 from normgauge.redundancy.measure import random_checkpoint
 from normgauge.redundancy.readers import Mutable, Tensors, add_to_matrix, matrix_of, stored
-from normgauge.redundancy.symmetries import Kind, residual_rotation, symmetries
+from normgauge.redundancy.streams import residual_rotation
+from normgauge.redundancy.symmetries import symmetries
 
 WIDTH, HEADS, UNITS, VOCABULARY, SEQUENCES, LENGTH = 8, 2, 16, 32, 100, 4
 HOLDS = 1e-12  # largest difference that is rounding

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from normgauge.anatomy.structure import Anatomy
+from normgauge.redundancy.family import Symmetry
 from normgauge.redundancy.readers import Tensors
-from normgauge.redundancy.symmetries import Symmetry
 
 HEADLESS = ("last_hidden_state", "pooler_output")
 AT_ONCE = 256  # rows of the Jacobian per backward pass

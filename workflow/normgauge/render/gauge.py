@@ -67,9 +67,9 @@ def cost_of(row: Row) -> str:
 
 
 def table15(rows: Rows) -> list[Row]:
-    """Every way of matching at the largest budget."""
-    largest = max(row["tokens"] for row in rows)
-    return _recovered([row for row in rows if row["tokens"] == largest])
+    """Every way of matching, each part at its largest budget."""
+    parts = grouped(rows, "part")
+    return _recovered([row for part in parts for row in part if row["tokens"] == max(each["tokens"] for each in part)])
 
 
 def table11(rows: Rows) -> list[Row]:
