@@ -54,7 +54,7 @@ class StoredTensors(Mapping[str, torch.Tensor]):
             handle.seek(self.start + entry["data_offsets"][0])
             for first in range(0, rows, step):
                 run = buffer[: min(step, rows - first)] if shape else buffer
-                handle.readinto(run.view(-1).view(torch.uint8).numpy())
+                handle.readinto(run.view(-1).view(torch.uint8).numpy().data)
                 yield run
 
 
