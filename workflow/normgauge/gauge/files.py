@@ -20,7 +20,7 @@ from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import Move, apply_moves, check_tensors, tensor_moves
 from normgauge.provenance import atomic_path
 
-CHUNK = 1 << 22  # bytes of a tensor that are in memory at once where its rows do not move
+CHUNK = 1 << 18  # bytes of a tensor that are in memory at once where its rows do not move; larger runs leave the heap in larger pieces
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -43,19 +43,19 @@ class StoredTensors(Mapping[str, torch.Tensor]):
         return len(self.header)
 
     def rows(self, name: str, limit: int) -> Iterator[torch.Tensor]:
-        """The tensor in runs of its first axis of about `limit` bytes."""
+        """The tensor in runs of its first axis of about `limit` bytes, one after the other in the same memory."""
         entry = self.header[name]
         dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
         width = math.prod(shape[1:]) * dtype.itemsize
         rows = shape[0] if shape else 1
         step = max(1, min(rows, limit // max(width, 1)))
+        buffer = torch.empty([step, *shape[1:]] if shape else [], dtype=dtype)
         with open(self.path, "rb") as handle:
             handle.seek(self.start + entry["data_offsets"][0])
             for first in range(0, rows, step):
-                count = min(step, rows - first)
-                buffer = bytearray(count * width)
-                handle.readinto(buffer)
-                yield torch.frombuffer(buffer, dtype=dtype).reshape([count, *shape[1:]] if shape else [])
+                run = buffer[: min(step, rows - first)] if shape else buffer
+                handle.readinto(run.view(-1).view(torch.uint8).numpy().data)
+                yield run
 
 
 class _NamedTensors(Mapping[str, torch.Tensor]):
