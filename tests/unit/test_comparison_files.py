@@ -199,7 +199,7 @@ def test_one_comparison_writes_four_tables_and_a_decision(folders, tmp_path):
     outputs = {name: tmp_path / f"{name}.parquet" for name in names} | {"decision": tmp_path / "decision.json"}
     contents = []
     for _ in range(2):
-        compare_folders(folders, outputs, (None, None), ROOT / "config" / "probes.yaml", "digits", 49, 0, {})
+        compare_folders(folders, outputs, (None, None), ROOT / "config" / "probes.yaml", "digits", 19, 0, {})
         contents.append({name: path.read_bytes() for name, path in outputs.items()})
     assert contents[0] == contents[1]
     rows = {name: tables.read(outputs[name], f"comparison_{name}") for name in names}
