@@ -22,35 +22,16 @@ from normgauge.comparison.pair import open_pair
 from normgauge.comparison.study import compare_folders
 from side_by_side import write_results
 
-CONFIG = {
-    "model_type": "gemma3_text",
-    "architectures": ["Gemma3ForCausalLM"],
-    "hidden_size": 640,
-    "num_hidden_layers": 18,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 256,
-    "intermediate_size": 2048,
-    "vocab_size": 262144,
-    "tie_word_embeddings": True,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 512,
-    "rms_norm_eps": 1e-6,
-    "layer_types": ["full_attention" if number % 6 == 5 else "sliding_attention" for number in range(18)],
-    "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    },
-}
+SHAPE = Path("config/shapes/gemma3-270m.json")
 DRAWS = 199
 
 
-def write_checkpoint(folder: Path, noise: float) -> None:
+def write_checkpoint(folder: Path, config: dict, noise: float) -> None:
     """Random bfloat16 weights, the tied readout stored as well."""
     folder.mkdir()
     generator, other = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
     tensors = {}
-    for name, empty in empty_model(parse_config(CONFIG), torch.float32).state_dict().items():
+    for name, empty in empty_model(parse_config(config), torch.float32).state_dict().items():
         if name != "lm_head.weight":
             value = 0.02 * torch.randn(empty.shape, generator=generator)
             if noise:
@@ -58,7 +39,7 @@ def write_checkpoint(folder: Path, noise: float) -> None:
             tensors[name] = value.bfloat16()
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(config))
     vocabulary = {token: number for number, token in enumerate([*"0123456789abcdefghij", "?"])}
     Tokenizer(models.WordLevel(vocabulary, unk_token="?")).save(str(folder / "tokenizer.json"))
 
@@ -82,11 +63,11 @@ class PeakMemory:
             self.peak = max(self.peak, int(status.partition("RssAnon:")[2].split()[0]) / 1000)
 
 
-def main() -> None:
+def main(config: dict) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folders = Path(scratch) / "a", Path(scratch) / "b"
         for folder, noise in zip(folders, (0.0, 0.01), strict=True):
-            write_checkpoint(folder, noise)
+            write_checkpoint(folder, config, noise)
         pair = open_pair(folders)
         stored = pair.a.tensors
         outputs = {kind: Path(scratch) / kind for kind in ("inventory", "alignment", "kernels", "nulls", "decision")}
@@ -101,4 +82,4 @@ def main() -> None:
 if __name__ == "__main__":
     logging.set_verbosity_error()
     torch.set_num_threads(2)
-    main()
+    main(json.loads(SHAPE.read_text()))

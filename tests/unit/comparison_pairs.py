@@ -14,6 +14,7 @@ from normgauge.comparison.factors import attention_layers, feed_forward_layers
 from normgauge.comparison.folds import fold_steps, foldable_norms
 from normgauge.comparison.pair import Pair, make_pair
 from normgauge.comparison.probes import ProbeSet
+from normgauge.comparison.study import kernel_rows
 from normgauge.gauge.admissible import Group, admissible, random_element
 from normgauge.gauge.groups import AttentionGauge, Monomial
 from normgauge.gauge.model_gauge import Gauge
@@ -60,6 +61,12 @@ def changed(source: Checkpoint, tensors: dict[str, torch.Tensor]) -> Checkpoint:
 def pair_of(family: str) -> Pair:
     first = checkpoint(family, 1)
     return make_pair(first, nearby(first, 2))
+
+
+@cache
+def rows_of(family: str) -> list[dict[str, Any]]:
+    """The kernel rows of `pair_of`; not to be changed."""
+    return kernel_rows(pair_of(family), PROBES, {})
 
 
 def gauged(pair: Pair, group: str, seed: int = 7) -> Pair | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
+from normgauge.anatomy import describe
+from normgauge.checkpoints.opening import parse_config
 from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.pair import open_pair
 from normgauge.comparison.probes import find_probes, read_probes
@@ -196,7 +199,7 @@ def test_one_comparison_writes_four_tables_and_a_decision(folders, tmp_path):
     outputs = {name: tmp_path / f"{name}.parquet" for name in names} | {"decision": tmp_path / "decision.json"}
     contents = []
     for _ in range(2):
-        compare_folders(folders, outputs, (None, None), ROOT / "config" / "probes.yaml", "digits", 49, 0, {})
+        compare_folders(folders, outputs, (None, None), ROOT / "config" / "probes.yaml", "digits", 19, 0, {})
         contents.append({name: path.read_bytes() for name, path in outputs.items()})
     assert contents[0] == contents[1]
     rows = {name: tables.read(outputs[name], f"comparison_{name}") for name in names}
@@ -210,3 +213,10 @@ def test_one_comparison_writes_four_tables_and_a_decision(folders, tmp_path):
     decision = json.loads(outputs["decision"].read_text())
     assert decision["dropped_tokens"]["letters"] == list("ghij")
     assert "digits" not in decision["dropped_tokens"]
+
+
+def test_the_scale_shape_is_that_of_the_study():
+    """237 stored tensors, the tied readout among them, and 435,870,336 values; benchmarks/comparison_scale.py runs a pair of it."""
+    anatomy = describe(parse_config(json.loads((ROOT / "config/shapes/gemma3-270m.json").read_text())))
+    assert len(anatomy.tensors) == 13 * 18 + 3 == 237
+    assert sum(math.prod(tensor.shape) for tensor in anatomy.tensors) == 435_870_336

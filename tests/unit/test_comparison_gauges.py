@@ -11,7 +11,7 @@ import pytest
 from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.statistics import GROUPS, STATISTICS, catalogue
 from normgauge.comparison.study import kernel_rows
-from unit.comparison_pairs import FAMILIES, PROBES, gauged, pair_of
+from unit.comparison_pairs import FAMILIES, PROBES, gauged, pair_of, rows_of
 
 STAYS, MOVES = 1e-6, 1e-2
 
@@ -38,7 +38,7 @@ def moves(family: str, group: str) -> tuple[dict, dict]:
     other = gauged(pair_of(family), group)
     if other is None:
         return {}, {}
-    before, tags = by_statistic(kernel_rows(pair_of(family), PROBES, {}))
+    before, tags = by_statistic(rows_of(family))
     after, _ = by_statistic(kernel_rows(other, PROBES, {}))
     return {key: largest_move(before[key], after[key]) for key in before}, tags
 
@@ -78,5 +78,5 @@ def test_the_catalogue_of_the_documents_is_that_of_the_code():
 
 
 def test_every_statistic_is_declared_and_seen():
-    seen = {row["statistic"] for family in FAMILIES for row in kernel_rows(pair_of(family), PROBES, {})}
+    seen = {row["statistic"] for family in FAMILIES for row in rows_of(family)}
     assert seen == set(STATISTICS)

@@ -26,7 +26,7 @@ from normgauge.comparison.qk import score_kernel
 from normgauge.comparison.recency import fourier_series, series_at
 from normgauge.comparison.statistics import GROUPS
 from normgauge.comparison.study import kernel_rows
-from unit.comparison_pairs import FAMILIES, PROBES, checkpoint, gauged, pair_of
+from unit.comparison_pairs import FAMILIES, PROBES, checkpoint, gauged, pair_of, rows_of
 
 CLOSE = 1e-10
 
@@ -51,7 +51,7 @@ def sums(rows, part: str, whole: str, key=("mode", "block", "head", "probe")):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parts_sum_to_their_total(family):
-    rows = kernel_rows(pair_of(family), PROBES, {})
+    rows = rows_of(family)
     labelled = ("mode", "block", "head", "probe", "label")
     cases = [
         ("ov_copy_*", "ov_copy", labelled[:4]),
@@ -71,7 +71,7 @@ def test_parts_sum_to_their_total(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shares_sum_to_one(family):
-    rows = kernel_rows(pair_of(family), PROBES, {})
+    rows = rows_of(family)
     for statistic in ("trilinear_share", "recency_band"):
         totals = defaultdict(float)
         for row in rows:
