@@ -1,11 +1,16 @@
-"""How tests are shared out over processes (`make test`): by file, and the workflow tests, which share a finished run, in one."""
+"""How tests are shared out over processes (`make test`): by file, and the tests on the finished smoke run together in one."""
 
 from __future__ import annotations
 
 import pytest
 
 
+def _group(item: pytest.Item) -> str:
+    return "smoke run" if "finished" in getattr(item, "fixturenames", ()) else str(item.path)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "workflow" not in item.path.parts)  # the longest group first; the order within a group stays
+    """The longest groups first, so that the processes end together; the order within a group stays."""
+    items.sort(key=lambda item: (_group(item) != "smoke run", "workflow" not in item.path.parts))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("workflow" if "workflow" in item.path.parts else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
