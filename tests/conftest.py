@@ -9,6 +9,7 @@ def _group(item: pytest.Item) -> str:
     return "smoke run" if "finished" in getattr(item, "fixturenames", ()) else str(item.path)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest groups first, so that the processes end together; the order within a group stays."""
     items.sort(key=lambda item: (_group(item) != "smoke run", "workflow" not in item.path.parts))
