@@ -14,7 +14,7 @@ smoke: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) smoke
 
 test: .venv/ready
-	OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 docs: .venv/ready
 	PYTHONPATH=workflow $(BIN)/python -m normgauge.schemas > docs/data.md

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from clone import Project, new_project
 
@@ -18,10 +21,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A clone in which the target `smoke` has run. Copy it before changing it."""
-    smoked = new_project(tmp_path_factory.mktemp("smoke") / "normgauge")
-    smoked.run("smoke")
-    return smoked
+    """A clone in which the target `smoke` has run, one for all processes of the test run. Copy it before changing it."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, done = shared / "smoke" / "normgauge", shared / "smoke.done"
+    with FileLock(shared / "smoke.lock"):
+        if not done.exists():
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            folder.parent.mkdir()
+            new_project(folder).run("smoke")
+            done.touch()
+    return Project(folder)
 
 
 @pytest.fixture
