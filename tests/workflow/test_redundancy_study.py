@@ -1,10 +1,12 @@
-"""The target redundancy: what it plans, and what the finished smoke run holds of it."""
+"""The target redundancy: what it plans, and tiny models from end to end."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import yaml
 
-from clone import ROOT, Project
+from clone import ROOT, SMOKE, Project
 from normgauge.schemas.redundancy import tables
 
 ONCE = {
@@ -33,8 +35,10 @@ def test_an_unknown_model_or_key_is_one_line(project: Project) -> None:
     assert "redundancy" in project.refusal("redundancy", "--dry-run", "--config", 'redundancy={"depth": 3}')
 
 
-def test_the_finished_smoke_run_agrees_everywhere(finished: Project) -> None:
-    folder = finished / "results/redundancy/smoke"
+def test_tiny_models_agree_everywhere(finished: Project, tmp_path: Path) -> None:
+    clone = finished.copy(tmp_path / "normgauge")
+    clone.run("redundancy", *SMOKE)
+    folder = clone / "results/redundancy/smoke"
     counts = {row["architecture"]: row for row in tables.read(folder / "counts.parquet", "redundancy_counts")}
     measured = [row for row in counts.values() if row["source"] == "small model"]
     assert len(measured) == 2
@@ -45,4 +49,4 @@ def test_the_finished_smoke_run_agrees_everywhere(finished: Project) -> None:
     assert sum(row["dimension"] for row in checked) == counts["gpt2-smoke"]["corrected"]
     assert len((folder / "counts.csv").read_text().splitlines()) == 1 + len(counts)
     for name in ("counts", "symmetries", "jacobian", "falsifier", "checks"):
-        assert (finished / f"figures/smoke/redundancy/{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (clone / f"figures/smoke/redundancy/{name}.pdf").read_bytes().startswith(b"%PDF")
