@@ -60,7 +60,7 @@ rule all_figures:
         ALL_FIGURES,
 
 
-# The main line alone, so that it stays under a minute; the other studies' targets run on the same configuration.
+# The main line alone, so that it stays at a minute; the other studies' targets run on the same configuration.
 rule smoke:
     input:
         TABLE_TARGETS + FIGURE_TARGETS,
