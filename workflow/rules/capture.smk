@@ -11,7 +11,7 @@ rule capture_moments:
         "logs/benchmarks/capture_moments/{model}/{revision}/{forward_dtype}-{shard}-of-{shards}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=240,
@@ -42,7 +42,7 @@ rule measure_reinitialised:
         "logs/benchmarks/measure_reinitialised/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=480,

@@ -33,7 +33,7 @@ rule compare_checkpoints:
         "logs/benchmarks/compare_checkpoints/{model_a}@{revision_a}__{model_b}@{revision_b}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=comparison_memory,
         runtime=60,

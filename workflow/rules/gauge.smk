@@ -30,7 +30,7 @@ rule measure_equivalence:
         "logs/benchmarks/measure_equivalence/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=240,
@@ -58,7 +58,7 @@ rule recover_gauges:
         "logs/benchmarks/recover_gauges/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=240,
@@ -85,7 +85,7 @@ rule audit_names:
         "logs/benchmarks/audit_names/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=240,
@@ -115,7 +115,7 @@ rule align_checkpoints:
         "logs/benchmarks/align_checkpoints/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=240,

@@ -19,7 +19,7 @@ rule observe_activations:
         "logs/benchmarks/observe_activations/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=60,
@@ -44,7 +44,7 @@ rule solve_weights:
         "logs/benchmarks/solve_weights/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=solver_memory,
         runtime=120,
@@ -104,7 +104,7 @@ rule close_stragglers:
         "logs/benchmarks/close_stragglers/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=240,

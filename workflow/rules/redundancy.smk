@@ -41,7 +41,7 @@ rule check_symmetries:
         "logs/benchmarks/check_symmetries/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=model_memory,
         runtime=60,

@@ -12,7 +12,7 @@ rule train_checkpoint:
         model=alternatives(TRAINED),
     conda:
         "../../envs/pipeline.yaml"
-    threads: 2
+    threads: config["threads"]
     resources:
         mem_mb=4000,
         runtime=240,
