@@ -1,17 +1,19 @@
 # make tables | figures | smoke | test | docs | lint: each makes the environment .venv first where it is missing or out of date.
 PYTHON ?= python3
 CORES ?= 2
+# MB that the jobs running at one time may have declared together
+MEMORY ?= 8192
 BIN := .venv/bin
 
 .PHONY: tables figures smoke test docs lint
 tables: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) all_tables
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- all_tables
 
 figures: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) all_figures
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- all_figures
 
 smoke: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) smoke
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- smoke
 
 test: .venv/ready
 	OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile

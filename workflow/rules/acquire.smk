@@ -36,7 +36,7 @@ rule acquire_checkpoint:
         "../../envs/pipeline.yaml"
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=acquired_memory,
         runtime=240,
     params:
         code=code_of("acquire_checkpoint.py"),

@@ -13,7 +13,7 @@ rule capture_moments:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory(),
         runtime=240,
         gpu=0,
     params:
@@ -44,7 +44,7 @@ rule measure_reinitialised:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory(*config["reinitialised"]["forward_dtypes"]),
         runtime=480,
         gpu=0,
     params:

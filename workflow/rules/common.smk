@@ -334,10 +334,21 @@ def largest_megabytes(path):
     return max((file.stat().st_size for file in Path(path).rglob("*") if file.is_file()), default=0) // 1_000_000
 
 
-def model_memory(wildcards, input, attempt):
-    """Megabytes: fp64 weights, the stored ones beside them, and accumulators of about the same size."""
-    parameters = json.loads(Path(input.manifest).read_text())["parameters"]
-    return attempt * (2000 + 32 * parameters // 1_000_000)
+def acquired_memory(wildcards, input, attempt):
+    """Megabytes: compressed, often 8-bit weights as float32 twice; where no weights are at hand to go by, those of a billion parameters in half precision."""
+    largest = max((Path(path).stat().st_size // 1_000_000 for path in input), default=0)
+    return attempt * (1500 + 10 * largest if largest else 8000)
+
+
+def model_memory(*forward_dtypes):
+    """Megabytes of a job that runs a checkpoint in these arithmetics, or in its wildcard's: weights, the stored ones beside them, and accumulators of about the same size."""
+
+    def memory(wildcards, input, attempt):
+        parameters = json.loads(Path(input.manifest).read_text())["parameters"]
+        wide = "float64" in (forward_dtypes or [wildcards.forward_dtype])
+        return attempt * (1800 + (32 if wide else 16) * parameters // 1_000_000)
+
+    return memory
 
 
 def moments_memory(wildcards, input, attempt):

@@ -32,7 +32,7 @@ rule measure_equivalence:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=240,
     params:
         code=code_of("measure_equivalence.py"),
@@ -60,7 +60,7 @@ rule recover_gauges:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float32"),
         runtime=240,
     params:
         code=code_of("recover_gauges.py"),
@@ -87,7 +87,7 @@ rule audit_names:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=240,
     params:
         code=code_of("audit_names.py"),
@@ -117,7 +117,7 @@ rule align_checkpoints:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float32"),
         runtime=240,
     params:
         code=code_of("align_checkpoints.py"),

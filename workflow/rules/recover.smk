@@ -21,7 +21,7 @@ rule observe_activations:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=60,
     params:
         code=code_of("observe_activations.py"),
@@ -82,7 +82,7 @@ rule compare_routes:
         "../../envs/pipeline.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=20,
     params:
         code=code_of("compare_routes.py"),
@@ -106,7 +106,7 @@ rule close_stragglers:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=240,
     params:
         code=code_of("close_stragglers.py"),
@@ -132,7 +132,7 @@ rule compare_recovery:
         "../../envs/pipeline.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=20,
     params:
         code=code_of("compare_recovery.py"),
@@ -155,7 +155,7 @@ rule assemble_recovery:
         "../../envs/pipeline.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=20,
     params:
         code=code_of("assemble_recovery.py"),

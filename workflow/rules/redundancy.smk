@@ -43,7 +43,7 @@ rule check_symmetries:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory,
+        mem_mb=model_memory("float64"),
         runtime=60,
     params:
         code=code_of("check_symmetries.py"),
