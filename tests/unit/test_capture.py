@@ -179,6 +179,25 @@ def test_choice_of_sites():
         select_sites(Sites(), ["schur"], ["mlp"])
 
 
+def capture_shard(tmp_path, folder, manifest, shard, shards):
+    capture_checkpoint(
+        model_id="m",
+        revision="r",
+        folder=folder,
+        manifest=manifest,
+        calibration=tmp_path / "calibration.parquet",
+        destination=tmp_path / f"{shard}-of-{shards}",
+        config_overrides=None,
+        forward_dtype="float32",
+        groups=["residual"],
+        schur_taps=None,
+        accumulation="cov64",
+        shard=shard,
+        shards=shards,
+        batch_size=8,
+    )
+
+
 def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
     """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a quarter of the calibration."""
     from transformers import GPT2Config, GPT2Model
@@ -190,22 +209,7 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
     entry = {"modality": "text", "calibration": "random-tokens"}
     prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
     for shard in range(4):
-        capture_checkpoint(
-            model_id="m",
-            revision="r",
-            folder=tmp_path / "checkpoint",
-            manifest={"weights_sha256": "0", "precision": "full"},
-            calibration=tmp_path / "calibration.parquet",
-            destination=tmp_path / f"{shard}-of-4",
-            config_overrides=None,
-            forward_dtype="float32",
-            groups=["residual"],
-            schur_taps=None,
-            accumulation="cov64",
-            shard=shard,
-            shards=4,
-            batch_size=8,
-        )
+        capture_shard(tmp_path, tmp_path / "checkpoint", {"weights_sha256": "0", "precision": "full"}, shard, 4)
     measurement = read_measurement([tmp_path / f"{shard}-of-4" for shard in range(4)])
     assert {moments.n for moments in measurement.moments.values()} == {128}
 
@@ -220,22 +224,7 @@ def test_more_shards_than_sequences_are_refused_before_any_weight_is_read(tmp_pa
     prepare(entry, tmp_path, None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
     for shard in range(9):
         with pytest.raises(InputError, match=r"capture.shards 9: more than the 8 sequences"):
-            capture_checkpoint(
-                model_id="m",
-                revision="r",
-                folder=tmp_path / "no checkpoint",
-                manifest={},
-                calibration=tmp_path / "calibration.parquet",
-                destination=tmp_path / f"{shard}-of-9",
-                config_overrides=None,
-                forward_dtype="float32",
-                groups=["residual"],
-                schur_taps=None,
-                accumulation="cov64",
-                shard=shard,
-                shards=9,
-                batch_size=8,
-            )
+            capture_shard(tmp_path, tmp_path / "no checkpoint", {}, shard, 9)
 
 
 def norm(gain="g", offset=0.0):
