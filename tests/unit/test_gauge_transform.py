@@ -58,6 +58,17 @@ def test_a_random_element_of_every_group_at_once_keeps_the_function(case, archit
     assert len(changed) > len(checkpoint.tensors) / 2  # the gauge is not nothing
 
 
+@pytest.mark.parametrize(
+    ("case", "architecture"), [("llama", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM"), ("gemma3", "Gemma3ForCausalLM")]
+)
+@pytest.mark.parametrize("heads", [{"num_key_value_heads": 1}, {"num_attention_heads": 1, "num_key_value_heads": 1}])
+def test_a_single_key_head_keeps_the_function(case, architecture, heads):
+    """The gain of its norm is as long as the whole key space, and signs pass it all the same."""
+    checkpoint, anatomy = random_checkpoint(config_of(case, architecture, **heads))
+    checkpoint, gauge = double(checkpoint), random_gauge(anatomy, 42)
+    assert compare(case, architecture, checkpoint, transformed(checkpoint, anatomy, gauge), anatomy, gauge).relative <= 1e-10
+
+
 @pytest.mark.parametrize(("case", "architecture"), CLASSES)
 def test_index_only_gauges_and_their_inverses_give_back_every_bit(case, architecture):
     checkpoint, anatomy = tiny(case, architecture)

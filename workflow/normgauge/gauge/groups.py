@@ -218,6 +218,10 @@ class HeadMap:
     def dual(self) -> HeadMap:
         return HeadMap(self.order, np.linalg.inv(self.matrices).transpose(0, 2, 1))
 
+    def permutation(self) -> HeadMap:
+        """The heads' places alone: what a norm's gain does under the maps that the norm admits, one sign per coordinate."""
+        return HeadMap(self.order, np.tile(np.eye(self.matrices.shape[1]), (len(self.order), 1, 1)))
+
     def apply(self, value: torch.Tensor, axis: int = -1) -> torch.Tensor:
         """The tensor with its heads along `axis` moved; exact when every matrix is a signed permutation."""
         _check_size(self.size, value, axis)

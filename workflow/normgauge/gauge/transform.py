@@ -82,7 +82,7 @@ def axis_moves(anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bo
 def _by_role(element: Monomial | Orthogonal | HeadMap, role: Role, gate: bool) -> Monomial | Orthogonal | HeadMap:
     if role == Role.READ:
         return element.dual()
-    if isinstance(element, HeadMap) or (role == Role.WRITE and not gate):
+    if role == Role.WRITE and not gate:
         return element
     return element.permutation()
 
