@@ -59,9 +59,15 @@ class Certificate:
     tolerance: float
 
 
-def candidates(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid) -> Candidates:
-    """The candidates of one column in its window. values, noise: (n,)."""
+def window(line: GaugeLine, values: np.ndarray, alpha: float | None = None) -> tuple[float, float]:
+    """Centre and half-width of one column's window, (n,) values, made wide enough to hold a place `alpha` twice over."""
     centre, half_width = (float(part[0]) for part in line.window(values[:, None]))
+    return centre, half_width if alpha is None or abs(alpha - centre) < half_width else 2 * abs(alpha - centre)
+
+
+def candidates(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, alpha: float | None = None) -> Candidates:
+    """The candidates of one column in its window, which `alpha` may widen. values, noise: (n,)."""
+    centre, half_width = window(line, values, alpha)
     reach = np.abs(line.direction) * half_width
     middle = values + line.direction * centre
     low, high = grid.index(grid.round(middle - reach)), grid.index(grid.round(middle + reach))
@@ -193,12 +199,16 @@ def _first_between(rotation: int, modulus: int, low: int, high: int) -> int | No
     return None if wraps is None else -(-(low + modulus * wraps) // rotation)
 
 
-def certify(line: GaugeLine, values: np.ndarray, noise: np.ndarray, weights: np.ndarray, grid: Grid, full: bool) -> Certificate:
-    """The certificate of one column: values, noise (n,), recovered weights (fan_in,); `full` tries every candidate, else the walk."""
-    given = candidates(line, values, noise, grid)
+def certify(
+    line: GaugeLine, values: np.ndarray, noise: np.ndarray, weights: np.ndarray, grid: Grid, full: bool, alpha: float | None = None
+) -> Certificate:
+    """The certificate of one column: values, noise (n,), recovered weights (fan_in,); `full` tries every candidate, else the walk.
+
+    `alpha`, the place found, widens the window where it lies outside.
+    """
+    given = candidates(line, values, noise, grid, alpha)
     survivors = sieve(given) if full else walk(given)
-    _, half_width = line.window(values[:, None])
-    return Certificate(given.count, given.alpha(survivors), float(half_width[0]), tolerance(line, weights, grid))
+    return Certificate(given.count, given.alpha(survivors), window(line, values, alpha)[1], tolerance(line, weights, grid))
 
 
 def null_residuals(line: GaugeLine, values: np.ndarray, grid: Grid, count: int, seed: int) -> np.ndarray:

@@ -6,6 +6,7 @@ It is a JSON file beside the arrays; an array is a file of raw little-endian flo
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,13 +25,21 @@ class Array:
     name: str
     width: int
 
-    def read(self, folder: Path, columns: slice = slice(None)) -> np.ndarray:
-        """(N, width) float64, or some of its columns, C-ordered. InputError when the file is missing or torn."""
+    def rows(self, folder: Path) -> int:
+        """How many rows its file holds. InputError when the file is missing or torn."""
         path = folder / f"{self.name}.f64"
         size = path.stat().st_size if path.is_file() else 0
         if not size or size % (8 * self.width):
             raise InputError(f"{path.name}: expected whole rows of {self.width} float64 values, found {size} bytes; observe again")
-        return np.array(np.memmap(path, np.float64, "r").reshape(-1, self.width)[:, columns], order="C")
+        return size // (8 * self.width)
+
+    def read(self, folder: Path, columns: slice = slice(None)) -> np.ndarray:
+        """(N, width) float64, or some of its columns, C-ordered. InputError when the file is missing or torn, or holds NaN or infinities."""
+        shape = (self.rows(folder), self.width)
+        values = np.array(np.memmap(folder / f"{self.name}.f64", np.float64, "r", shape=shape)[:, columns], order="C")
+        if not np.isfinite(values).all():
+            raise InputError(f"{self.name}.f64: expected finite values, found NaN or infinities; observe again")
+        return values
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,14 @@ class ObservedTable:
     weight: str
     indices: Array
 
+    def read_indices(self, folder: Path, rows: int) -> np.ndarray:
+        """(N,) int64 rows of the table; InputError when one is not among its `rows`."""
+        values = self.indices.read(folder)[:, 0]
+        indices = values.astype(np.int64)
+        if (indices != values).any() or indices.min() < 0 or indices.max() >= rows:
+            raise InputError(f"{self.indices.name}.f64: expected row numbers of {self.weight}, 0 to {rows - 1}; observe again")
+        return indices
+
 
 @dataclass(frozen=True)
 class Description:
@@ -111,19 +128,64 @@ class Description:
 
     @staticmethod
     def read(folder: Path) -> Description:
-        """The description in a folder; InputError when it is missing or not one."""
+        """The description in a folder; InputError when it is missing or not one, or when the arrays beside it are not those it describes."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text())
-            return Description(
+            description = Description(
                 tuple(StoredTensor(**{**item, "shape": tuple(item["shape"])}) for item in content["tensors"]),
                 tuple(ObservedNorm(**_with_arrays(item)) for item in content["norms"]),
                 tuple(ObservedMap(**_with_arrays(item)) for item in content["maps"]),
                 tuple(ObservedTable(**_with_arrays(item)) for item in content["tables"]),
                 Array(**content["embedding"]) if content["embedding"] else None,
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: not a description of observations ({error}); observe again") from error
+            problem = next(description._problems(), None)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: not a description of observations ({type(error).__name__}: {error}); observe again") from error
+        if problem:
+            raise InputError(f"{path}: {problem}; observe again")
+        description._check_rows(folder)
+        return description
+
+    def _problems(self) -> Iterator[str]:
+        """What contradicts itself, one sentence each."""
+        shapes = {tensor.name: tensor.shape for tensor in self.tensors}
+        kinds = [norm.kind for norm in self.norms if norm.kind not in list(NormKind)]
+        yield from (f"norm kind {kind!r}: expected one of {', '.join(NormKind)}" for kind in kinds)
+        for array in self._arrays():
+            if Path(array.name).name != array.name or type(array.width) is not int or array.width < 1:
+                yield f"array {array.name!r} of width {array.width!r}: expected the name of a file in this folder, at least one wide"
+        for name, expected in self._expected_shapes():
+            if name not in shapes:
+                yield f"tensor {name} is used but not listed"
+            elif shapes[name] != expected:
+                yield f"tensor {name} has shape {list(shapes[name])}, its arrays say {list(expected)}"
+
+    def _expected_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for norm in self.norms:
+            yield from ((name, (norm.inputs.width,)) for name in (norm.gain, norm.bias) if name)
+        for item in self.maps:
+            shape = (item.inputs.width, item.outputs.width)
+            yield item.weight, shape if item.input_first else shape[::-1]
+            if item.bias:
+                yield item.bias, (item.outputs.width,)
+
+    def _arrays(self) -> Iterator[Array]:
+        for observed in (*self.norms, *self.maps):
+            yield from (observed.inputs, observed.outputs)
+        yield from (table.indices for table in self.tables)
+        if self.embedding:
+            yield self.embedding
+
+    def _check_rows(self, folder: Path) -> None:
+        """InputError unless arrays that belong together are there, whole and equally long."""
+        pairs = [(observed.inputs, observed.outputs) for observed in (*self.norms, *self.maps)]
+        if self.embedding:
+            pairs += [(self.embedding, table.indices) for table in self.tables]
+        for first, second in pairs:
+            rows = first.rows(folder), second.rows(folder)
+            if rows[0] != rows[1]:
+                raise InputError(f"{first.name}.f64 has {rows[0]} rows, {second.name}.f64 has {rows[1]}; observe again")
 
 
 def _with_arrays(item: dict) -> dict:

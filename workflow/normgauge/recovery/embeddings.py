@@ -14,6 +14,7 @@ import numpy as np
 from normgauge.recovery import certificate
 from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS, GaugeLine
 from normgauge.recovery.grids import Grid
+from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
 ROUNDING = 2.0**-53
 
@@ -26,35 +27,43 @@ class TableRows:
     margins: np.ndarray
 
 
-def row_means(observed: np.ndarray, indices: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of the (N, d) observations of each row, (rows, d), and their number, (rows,)."""
-    count = np.bincount(indices, minlength=rows)
+def row_means(observed: np.ndarray, indices: np.ndarray, rows: int, counted: np.ndarray) -> np.ndarray:
+    """Mean of the (N, d) observations of each row that the (N, d) mask `counted` admits: (rows, d), NaN where it admits none."""
     order = np.argsort(indices, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(count)[:-1]])
-    sums = np.add.reduceat(np.vstack([observed[order], np.zeros((1, observed.shape[1]))]), starts, axis=0)
-    return np.where(count[:, None] > 0, sums / np.maximum(count, 1)[:, None], np.nan), count
+    starts = np.concatenate([[0], np.cumsum(np.bincount(indices, minlength=rows))[:-1]])
+    nothing = np.zeros((1, observed.shape[1]))
+    sums, count = (
+        np.add.reduceat(np.vstack([values[order], nothing]), starts, axis=0) for values in (np.where(counted, observed, 0.0), counted)
+    )
+    present = (np.bincount(indices, minlength=rows)[:, None] > 0) & (count > 0)  # reduceat gives an empty run its successor's first value
+    return np.where(present, sums / np.maximum(count, 1), np.nan)
 
 
 def remaining_table(
-    total: np.ndarray, known: Mapping[str, np.ndarray], indices: Mapping[str, np.ndarray], name: str, rows: int, grid: Grid
+    total: np.ndarray, known: Mapping[str, TableRows], indices: Mapping[str, np.ndarray], name: str, rows: int, grid: Grid
 ) -> TableRows:
     """The one table left when every other is known: its rows are the sums less the known rows.
 
     total: (N, d) embedding sums; known: tables by name; indices: (N,) ints by name. Rows with a NaN among the known are not used.
-    The noise of a row is the float64 rounding of the sum.
+    The noise of a row is the float64 rounding of the sum. A value that is only ever seen beside known ones of too small a margin has
+    none itself: an error of theirs would be one of its own.
     """
-    rest = total.copy()
+    rest, sure = total.copy(), np.ones(total.shape, dtype=bool)
     for other, table in known.items():
-        rest -= table[indices[other]]
-    usable = np.isfinite(rest).all(axis=1)
-    means, _ = row_means(rest[usable], indices[name][usable], rows)
-    size, _ = row_means(np.abs(total[usable]), indices[name][usable], rows)
-    seen = np.isfinite(means)
+        rest -= table.values[indices[other]]
+        sure &= table.margins[indices[other]] >= REQUIRED_MARGIN
+    usable = np.broadcast_to(np.isfinite(rest).all(axis=1, keepdims=True), rest.shape)
+    by_sure, by_all, size = (
+        row_means(values, indices[name], rows, counted)
+        for values, counted in ((rest, usable & sure), (rest, usable), (np.abs(total), usable))
+    )
+    seen = np.isfinite(by_all)
+    means = np.where(np.isfinite(by_sure), by_sure, by_all)
     noise = np.where(seen, ROUNDING * (size + np.abs(means)), 1.0)
     filled = np.where(seen, means, 0.0)
     values = grid.round(filled)
     kept = seen & (np.abs(filled - values) <= ACCEPTED_DEVIATIONS * noise)
-    margins = np.where(kept, grid.margin(filled, values, noise), 0.0)
+    margins = np.where(kept & np.isfinite(by_sure), grid.margin(filled, values, noise), 0.0)
     return TableRows(np.where(kept, values, np.nan), margins)
 
 

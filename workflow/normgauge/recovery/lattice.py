@@ -23,6 +23,8 @@ from normgauge.recovery.grids import Grid
 
 SEPARATION = 14.0
 """Least Gram-Schmidt length, in noises, of every basis vector but the step: nearest plane then fails beyond 7 noises only."""
+REACH = 2.0**12
+"""A lattice is separated over so many search windows: a column that lies outside of its own must not be found at another place inside."""
 MOST_COORDINATES = 40
 MOST_DRAWS = 48
 STEP_BITS = 3
@@ -160,7 +162,7 @@ def _draw(line: GaugeLine, usable: np.ndarray, noise: np.ndarray, grid: Grid, ge
 
     noise: of the usable coordinates, ascending, for columns of unit size.
     """
-    half_width = _half_width(line)
+    half_width = REACH * _half_width(line)
     best = max(MOST_COORDINATES, len(usable) // 2)
     coordinates, noise = usable[:best], np.maximum(noise[:best], 2.0**-53)
     for slack, count in _plans(line.direction[coordinates], noise, half_width, grid):

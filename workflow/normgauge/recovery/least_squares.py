@@ -16,11 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgauge.recovery import sliced_product
 from normgauge.recovery.arithmetic import Arithmetic
 
 DEPENDENT = 1e-12
 """Sine of the angle to the other columns below which a design column counts as dependent: far above n eps, far below any real spectrum."""
+
+FEW_ROWS = 16
+"""Number of rows up to which their own residuals are too few to estimate the noise of what they decide."""
+TARGET_ROUNDING = 2.0**-55
+"""Less than float64's rounding can deviate, relative to the targets."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Factorisation:
     """A factored design.
 
     design: (N, n) with its rows scaled by `row_scale` (N, 1); orthogonal: (N, n), triangle: (n, n) upper. influence: (n, N), by how
-    much the squared residual of each observation counts in each coordinate's variance; empty where null_rank > 0.
+    much the squared residual of each observation counts in each coordinate's variance; pooled: (n,) by how much their common deviation
+    does, for coordinates that a handful of rows decide, else 0 (see `solve`). Both empty where null_rank > 0.
     null_rank: number of directions that the design does not see.
     """
 
@@ -37,6 +42,7 @@ class Factorisation:
     orthogonal: np.ndarray
     triangle: np.ndarray
     influence: np.ndarray
+    pooled: np.ndarray
     null_rank: int
 
 
@@ -63,6 +69,11 @@ def row_scales(design: np.ndarray) -> np.ndarray:
     return 2.0 ** -np.rint(np.log2(np.where(lengths > 0, lengths, 1.0)))
 
 
+def deciding_rows(squares: np.ndarray) -> np.ndarray:
+    """(n,) effective number of the rows that decide each coordinate, from their (n, N) squared weights in it."""
+    return squares.sum(axis=1) ** 2 / np.einsum("ij,ij->i", squares, squares)
+
+
 def factorise(design: np.ndarray, arithmetic: Arithmetic) -> Factorisation:
     """QR of an (N, n) design with N > n, and its rank."""
     scale = row_scales(design)
@@ -75,24 +86,27 @@ def factorise(design: np.ndarray, arithmetic: Arithmetic) -> Factorisation:
         np.square(influence, out=influence)
         if (np.sqrt(influence.sum(axis=1)) * lengths < 1 / DEPENDENT).all():
             leverage = np.einsum("ij,ij->i", orthogonal, orthogonal)
+            pooled = np.where(deciding_rows(influence) < FEW_ROWS, influence.sum(axis=1), 0.0)
             influence /= np.maximum(1 - leverage, 1 / len(design))
-            return Factorisation(design, scale, orthogonal, triangle, influence, 0)
+            return Factorisation(design, scale, orthogonal, triangle, influence, pooled, 0)
     scaled = triangle / np.where(lengths > 0, lengths, 1.0)
     singular = np.linalg.svd(scaled, compute_uv=False)
     null_rank = max(1, int((singular <= DEPENDENT * singular[0]).sum()))
-    return Factorisation(design, scale, orthogonal, triangle, np.empty((0, 0)), null_rank)
+    return Factorisation(design, scale, orthogonal, triangle, np.empty((0, 0)), np.empty(0), null_rank)
 
 
 def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, extended: bool = False) -> Solution:
     """Least-squares values of (N, k) targets on a full-rank design.
 
-    `extended` forms the residual by sliced products; what is left of it then is the rounding of the targets alone, and so is the noise.
+    `extended` forms the residual in extended precision; what is left of it then is the rounding of the targets alone, and so is the noise.
+    A handful of rows that decide a coordinate (a feature hardly ever active) leave too little residual to judge their errors by: they are
+    taken to have at least the deviation of all rows, and these that of the rounding of the targets.
     """
     targets = targets * factors.row_scale
     adjoint = factors.orthogonal.T
     values = arithmetic.solve_triangle(factors.triangle, arithmetic.product(adjoint, targets))
     if extended:
-        residual = sliced_product.residual(targets, factors.design, values, arithmetic.product)
+        residual = arithmetic.residual(targets, factors.design, values)
     else:
         residual = arithmetic.product(factors.design, values)
         np.subtract(targets, residual, out=residual)
@@ -104,5 +118,10 @@ def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, e
         projected = np.zeros((1, 1))
     np.square(residual, out=residual)
     left_over = np.maximum(residual.sum(axis=0) - np.einsum("ij,ij->j", projected, projected), 0.0)
-    noise = np.sqrt(arithmetic.product(factors.influence, residual))
+    variance = arithmetic.product(factors.influence, residual)
+    rows, count = factors.design.shape
+    deviation = np.maximum(left_over / (rows - count), TARGET_ROUNDING**2 * size / rows)
+    if factors.pooled.any():
+        np.maximum(variance, np.outer(factors.pooled, deviation), out=variance)
+    noise = np.sqrt(variance)
     return Solution(values, noise, np.sqrt(left_over / np.where(size > 0, size, 1.0)))

@@ -18,6 +18,8 @@ from normgauge.recovery.stragglers import TRUSTED_MARGIN, Decision, Evidence, St
 LINEAR = 1e-9
 """Residual over the outputs' size above which outputs are not a linear function of the inputs; float64 leaves 1e-15."""
 COLUMNS_AT_ONCE = 4096
+LEAST_NOISE = 1e-100
+"""Noise of outputs that are all zero: below anything stored, and its square is still a number."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class Recovered:
     def undetermined(self) -> np.ndarray:
         """(k,) columns without a value."""
         return np.isnan(self.values).any(axis=0)
+
+    def without(self, columns: Sequence[int], reason: str) -> Recovered:
+        """The same with these columns undetermined for that reason."""
+        values, margins = self.values.copy(), self.margins.copy()
+        values[:, columns], margins[:, columns] = np.nan, 0.0
+        return replace(self, values=values, margins=margins, gauge_dimension=1, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ def _not_seen(design: Design, columns: int, intercept: bool) -> Recovered:
 
 
 def _by_rounding(solution: Solution, grid: Grid) -> Recovered:
-    noise = np.maximum(solution.noise, np.finfo(float).tiny)
+    noise = np.maximum(solution.noise, LEAST_NOISE)
     still = np.zeros(noise.shape[1])
     placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
     lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
@@ -161,7 +169,7 @@ def _on_the_line(
     design: Design, line: GaugeLine, solutions: list[Solution], intercepts: Sequence[bool], grid: Grid, seed: int
 ) -> list[Recovered]:
     joined = line.complete(np.hstack([solution.values for solution in solutions]))
-    noise = line.complete(np.hstack([solution.noise for solution in solutions]))
+    noise = line.complete(np.maximum(np.hstack([solution.noise for solution in solutions]), LEAST_NOISE))
     linear = np.concatenate([solution.relative_residual for solution in solutions]) <= LINEAR
     search = lattice.search(line, joined[:, linear], noise[:, linear], grid, seed)
     alpha, alpha_noise = np.full(len(linear), np.nan), np.full(len(linear), np.nan)
@@ -252,7 +260,7 @@ def settle(
     if not calls:
         return recovered, []
     values, margins, looks = recovered.values.copy(), recovered.margins.copy(), []
-    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]])
+    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]], arithmetic)
     for call, seen in zip(calls, evidence, strict=True):
         decision = call.decide(seen, grid)
         looks.append(SecondLook(call, seen, decision, float(first[call.coordinates, call.column].min())))

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgauge.anatomy.structure import NormKind
+from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS
+from normgauge.recovery.grids import Grid
+from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
 
 @dataclass(frozen=True)
 class NormParameters:
     """Effective gains and biases (d,), their noise (d,), and the deviation of the output over its root mean square (d,).
 
-    `biases` is None for a norm without bias. Gains are effective ones: a stored offset is not removed.
+    `biases` is None for a norm without bias. Gains are effective ones: a stored offset is not removed. NaN where a feature never varies:
+    its gain and bias cannot be told apart.
     """
 
     gains: np.ndarray
@@ -36,6 +40,7 @@ def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, h
     mean = unit.mean(axis=0) if has_bias else np.zeros(unit.shape[1])
     centred = unit - mean
     energy = np.einsum("ij,ij->j", centred, centred)
+    energy = np.where(energy > 0, energy, np.nan)
     gains, biases, residual = np.zeros_like(mean), np.zeros_like(mean), outputs
     for _ in range(2):
         step = np.einsum("ij,ij->j", centred, residual) / energy
@@ -50,5 +55,17 @@ def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, h
         biases if has_bias else None,
         deviation / np.sqrt(energy),
         deviation * np.sqrt(1 / rows + mean * mean / energy) if has_bias else None,
-        deviation / np.where(scale > 0, scale, 1.0),
+        np.where(np.isnan(energy), 0.0, deviation / np.where(scale > 0, scale, 1.0)),
     )
+
+
+def stored(values: np.ndarray, noise: np.ndarray, offset: float, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Grid points and margins, (d,) each, of effective gains or biases with their (d,) noise: what is stored is less by `offset`.
+
+    What cannot be told from zero is recorded as zero, of margin 0; what lies off the grid is NaN.
+    """
+    noise = np.maximum(noise, 2.0**-53 * np.abs(values))
+    values = values - offset
+    rounded = np.where(np.abs(values) < REQUIRED_MARGIN * noise, 0.0, grid.round(values))
+    kept = np.abs(values - rounded) <= ACCEPTED_DEVIATIONS * noise
+    return np.where(kept, rounded, np.nan), np.where(kept, grid.margin(values, rounded, noise), 0.0)

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
 from normgauge.anatomy import describe
-from normgauge.anatomy.structure import Anatomy, LinearMap, Role, Tensor
+from normgauge.anatomy.structure import Anatomy, LinearMap, Role
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.progress import Progress
@@ -60,7 +60,7 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
         for handle in hooks.register():
             stack.callback(handle.remove)
         progress = Progress(rows, "observe")
-        learns_positions = len(hooks.tables) > 1  # else one sequence of full length would cost a square of it for nothing
+        learns_positions = len(set(hooks.tables.values())) > 1  # else one sequence of full length would cost a square of it for nothing
         for inputs in probes(checkpoint.config, rows, seed, cover=learns_positions):
             hooks.shape = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape
             model(**inputs)
@@ -120,27 +120,31 @@ class Hooks:
         self.shape = torch.Size()
         stack = anatomy.primary_stack
         self.site = next(site for site in anatomy.sites if site.id == f"{stack.name}/embedding")
-        self.tables = [
-            tensor
+        self.tables = {
+            tensor.name: tensor.alias_of or tensor.name
             for tensor in anatomy.tensors
             if [axis.role for axis in tensor.axes] == [Role.INDEX, Role.WRITE] and tensor.axes[1].segments[0].space == stack.space
-        ]
+        }
+        self.looked_up: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.is_sum = True
 
     def register(self) -> Iterator[RemovableHandle]:
         for norm in self.anatomy.norms:
             yield self.model.get_submodule(norm.name).register_forward_hook(partial(self._norm, norm.name))
         for item in self.maps:
             yield self.model.get_submodule(item.module).register_forward_hook(partial(self._map, item))
-        for table in self.tables:
-            yield self.model.get_submodule(_module_of(table.name)).register_forward_hook(partial(self._table, table))
-        if self.site.norm is None:
+        for name, stored in self.tables.items():
+            yield self.model.get_submodule(_module_of(name)).register_forward_hook(partial(self._table, stored))
+        if self.tables and self.site.norm is None:
             module = self.model.get_submodule(self.site.module)
-            yield module.register_forward_pre_hook(self._embedding, with_kwargs=True)
+            yield module.register_forward_pre_hook(self._block, with_kwargs=True)
 
     def _norm(self, name: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         self.recorder.add(f"{name}.inputs", inputs[0])
         self.recorder.add(f"{name}.outputs", output)
         self.latest[name] = output
+        if self.tables and name == self.site.norm:
+            self._embedding(inputs[0])
 
     def _map(self, item: LinearMap, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         fed = item.norm is not None and self.latest.get(item.norm) is inputs[0]
@@ -150,13 +154,23 @@ class Hooks:
             self.recorder.add(f"{item.module}.inputs", inputs[0])
         self.recorder.add(f"{item.module}.outputs", output)
 
-    def _table(self, table: Tensor, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+    def _table(self, stored: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         counts_by_itself = type(module) is not nn.Embedding  # a positional table of its own kind
         index = torch.arange(output.shape[-2]) if counts_by_itself else inputs[0]
-        self.recorder.add(f"{table.name}.indices", index.expand(self.shape).reshape(-1, 1))
+        self.looked_up[stored] = (index.expand(self.shape), module.get_parameter("weight"))
 
-    def _embedding(self, module: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> None:
-        self.recorder.add("embedding", inputs[0] if inputs else keywords[self.site.argument])
+    def _block(self, module: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> None:
+        self._embedding(inputs[0] if inputs else keywords[self.site.argument])
+
+    def _embedding(self, total: torch.Tensor) -> None:
+        """Of the embedding sum and the latest look-up in each table: the indices, and whether it is the sum of these rows alone."""
+        if self.site.norm is None:
+            self.recorder.add("embedding", total)
+        for stored, (index, _) in self.looked_up.items():
+            self.recorder.add(f"{stored}.indices", index.reshape(-1, 1))
+        rows = [weight[index] for index, weight in self.looked_up.values()]
+        size = torch.stack([row.abs() for row in rows]).sum(0)
+        self.is_sum &= bool(((total - torch.stack(rows).sum(0)).abs() <= 1e-12 * size).all())
 
     def description(self, checkpoint: Checkpoint) -> Description:
         array = self.recorder.array
@@ -192,9 +206,10 @@ class Hooks:
             for item in self.maps
             if item.module in self.shared
         )
-        embedding = f"{self.site.norm}.inputs" if self.site.norm else "embedding"
-        tables = tuple(ObservedTable(table.name, array(f"{table.name}.indices")) for table in self.tables)
-        return Description(tensors, norms, maps, tables, array(embedding))
+        if not (self.looked_up and self.is_sum):  # Gemma multiplies the rows it looks up
+            return Description(tensors, norms, maps, (), None)
+        tables = tuple(ObservedTable(name, array(f"{name}.indices")) for name in self.looked_up)
+        return Description(tensors, norms, maps, tables, array(f"{self.site.norm}.inputs" if self.site.norm else "embedding"))
 
 
 def _module_of(tensor: str) -> str:

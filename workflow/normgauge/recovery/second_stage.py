@@ -21,9 +21,11 @@ from safetensors.torch import load_file, save_file
 
 from normgauge.provenance import atomic_path
 from normgauge.recovery import grids
+from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix
 from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
+from normgauge.recovery.terminal import run
 
 MOST_CHUNKS = 8
 
@@ -52,7 +54,7 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
         waiting = [number for number, entry in enumerate(report["stragglers"]) if entry["open"] and entry["module"] == module]
         given = [_straggler(report["stragglers"][number], evidence[f"{number}.start"]) for number in waiting]
         order = [columns.index(straggler.column) for straggler in given]
-        for number, straggler, new in zip(waiting, given, gather(given, design, outputs[:, order]), strict=True):
+        for number, straggler, new in zip(waiting, given, gather(given, design, outputs[:, order], arithmetic("torch")), strict=True):
             entry = report["stragglers"][number]
             seen = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"]).merge(new)
             decision = straggler.decide(seen, grid)
@@ -134,4 +136,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -34,6 +34,7 @@ from normgauge.recovery.hardest import Hardest
 from normgauge.recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
 from normgauge.recovery.second_stage import record
 from normgauge.recovery.stragglers import REQUIRED_MARGIN
+from normgauge.recovery.terminal import run
 
 FALSIFIED_COLUMNS = 32
 CERTIFIED_SHARE = 0.01
@@ -104,16 +105,18 @@ def _solve_norm(description: Description, norm: ObservedNorm, folder: Path, resu
     found = norm_parameters.solve(inputs, outputs, NormKind(norm.kind), norm.eps, norm.bias is not None)
     residual = float(found.relative_residual.max())
     seconds = time.perf_counter() - start
-    for name, values, noise in ((norm.gain, found.gains - norm.gain_offset, found.gain_noise), (norm.bias, found.biases, found.bias_noise)):
+    given = ((norm.gain, found.gains, found.gain_noise, norm.gain_offset), (norm.bias, found.biases, found.bias_noise, 0.0))
+    for name, values, noise, offset in given:
         if name is None or values is None or noise is None:
             continue
         grid = grids.grid(description.tensor(name).dtype)
-        rounded = grid.round(values)
-        margins = grid.margin(values, rounded, noise)
-        reason = None
+        rounded, margins = norm_parameters.stored(values, noise, offset, grid)
+        lost, reason = int(np.isnan(rounded).sum()), None
         if residual > LINEAR:
             reason = f"the output is not gain times the normalised input plus bias (relative residual {residual:.1e}): eps or kind differ"
             rounded, margins = np.full_like(rounded, np.nan), np.zeros_like(margins)
+        elif lost:
+            reason = f"{lost} values lie off the {grid.name} grid, or on features that never vary"
         known = {"norm": norm.name, "relative_residual": residual, "seconds": seconds, "reason": reason}
         results.outcomes[name] = Outcome(rounded, margins, row("norm", "two-parameter least squares", **known))
         seconds = 0.0
@@ -148,10 +151,10 @@ def _solve_group(
             part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
             results.hardest = hardest.harder(results.hardest, item, part, first)
             part, looks = maps.settle(design, part, inputs, outputs, item.bias is not None, grid, route)
-            _certify(item, design, part, first, grid, results)
+            part = _certified(item, part, first, grid, results)
             if first == 0 and not design.factors.null_rank:
                 _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)
-            _keep_stragglers(item, looks, first, results)
+            _keep_stragglers(item, [look for look in looks if not part.undetermined[look.straggler.column]], first, results)
             parts.append(part)
         _store(description, item, behind, parts, time.perf_counter() - start + shared, results)
 
@@ -162,11 +165,12 @@ def _design(
     if behind is None:
         return maps.full_design(inputs, item.bias is not None, route)
     norm = next(norm for norm in description.norms if norm.name == behind)
-    parameters = [results.outcomes[name] for name in (norm.gain, norm.bias) if name]
-    if any((outcome.margins < REQUIRED_MARGIN).any() for outcome in parameters):
+    gain, bias = results.outcomes[norm.gain], results.outcomes[norm.bias] if norm.bias else None
+    gains = gain.values + norm.gain_offset
+    if not (gain.margins[gains != 0] >= REQUIRED_MARGIN).all() or (bias and np.isnan(bias.values).any()):
         raise InputError(f"gains or biases of {behind} are not determined")
-    gains, biases = parameters[0].values + norm.gain_offset, parameters[1].values if norm.bias else None
-    return maps.gauge_design(inputs, gains, biases, route)
+    # a bias may be flagged: what is left open of it is far below the noise of the outputs
+    return maps.gauge_design(inputs, gains, bias.values if bias else None, route)
 
 
 def _population(item: ObservedMap, behind: str | None) -> str:
@@ -183,32 +187,45 @@ def _undetermined(description: Description, item: ObservedMap, behind: str | Non
             results.outcomes[stored] = Outcome(np.full(shape, np.nan), np.zeros(shape), kept)
 
 
-def _certify(item: ObservedMap, design: Design, part: Recovered, first: int, grid: grids.Grid, results: Results) -> None:
-    """Exclude every other place on the line for a share of the columns; for the model's first such column by the full sieve."""
-    if part.solved is None:
-        return
+def _certified(item: ObservedMap, part: Recovered, first: int, grid: grids.Grid, results: Results) -> Recovered:
+    """`part` less the columns that its evidence does not single out: every other place on the line is excluded for a share of the columns,
+    and for all of them where one of the share has other than one place. The model's first such column is tried by the full sieve.
+    """
     known = np.flatnonzero(~part.undetermined)
-    step = int(1 / CERTIFIED_SHARE)
+    if part.solved is None or not len(known):
+        return part
+    sample = known[:: int(1 / CERTIFIED_SHARE)]
+    single = {column: _certify(item, part, column, first, grid, results) for column in sample}
+    if all(single.values()):
+        return part
+    single |= {column: _certify(item, part, column, first, grid, results) for column in np.setdiff1d(known, sample)}
+    return part.without([column for column in known if not single[column]], "several places on the line keep every coordinate on the grid")
+
+
+def _certify(item: ObservedMap, part: Recovered, column: int, first: int, grid: grids.Grid, results: Results) -> bool:
+    """Whether a column, counted from `first`, has exactly one place on its line."""
     solved = part.solved
-    for column in known[::step]:
-        values, noise = solved.values[:, column], solved.noise[:, column]
-        full = not results.certificates
-        start = time.perf_counter()
-        found = certificate.certify(solved.line, values, noise, part.values[: solved.line.weights, column], grid, full)
-        residuals = certificate.null_residuals(solved.line, values, grid, NULL_PLACES, int(column))
-        results.null_counts += np.histogram(residuals, NULL_BINS, (0, 0.5))[0]
-        results.certificates.append(
-            {
-                "module": item.module,
-                "column": int(column) + first,
-                "method": "sieve" if full else "walk",
-                "candidates": found.candidates,
-                "survivors": len(found.survivors),
-                "half_width": found.half_width,
-                "tolerance": found.tolerance,
-                "seconds": time.perf_counter() - start,
-            }
-        )
+    assert solved is not None
+    full = not results.certificates
+    start = time.perf_counter()
+    weights = part.values[: solved.line.weights, column]
+    values, noise, alpha = solved.values[:, column], solved.noise[:, column], float(solved.found.alpha[column])
+    found = certificate.certify(solved.line, values, noise, weights, grid, full, alpha)
+    residuals = certificate.null_residuals(solved.line, values, grid, NULL_PLACES, int(column))
+    results.null_counts += np.histogram(residuals, NULL_BINS, (0, 0.5))[0]
+    results.certificates.append(
+        {
+            "module": item.module,
+            "column": int(column) + first,
+            "method": "sieve" if full else "walk",
+            "candidates": found.candidates,
+            "survivors": len(found.survivors),
+            "half_width": found.half_width,
+            "tolerance": found.tolerance,
+            "seconds": time.perf_counter() - start,
+        }
+    )
+    return len(found.survivors) == 1
 
 
 def _falsify(
@@ -294,8 +311,8 @@ def _solve_tables(description: Description, folder: Path, results: Results) -> N
         return
     start = time.perf_counter()
     total = description.embedding.read(folder)
-    indices = {table.weight: table.indices.read(folder)[:, 0].astype(np.int64) for table in description.tables}
-    known = {name: results.outcomes[name].values for name in names if name in results.outcomes}
+    indices = {table.weight: table.read_indices(folder, description.tensor(table.weight).shape[0]) for table in description.tables}
+    known = {name: embeddings.TableRows(found.values, found.margins) for name in names if (found := results.outcomes.get(name))}
     if len(unknown) == 1:
         tensor = description.tensor(unknown[0])
         found = embeddings.remaining_table(total, known, indices, tensor.name, tensor.shape[0], grids.grid(tensor.dtype))
@@ -320,8 +337,9 @@ def _attack_tables(description: Description, folder: Path, results: Results) -> 
     first, *rest = description.tables
     others = np.zeros(len(total), dtype=np.int64)
     for table in rest:
-        others = others * description.tensor(table.weight).shape[0] + table.indices.read(folder)[:, 0].astype(np.int64)
-    tokens, summed = embeddings.fixed_gauge(total, first.indices.read(folder)[:, 0].astype(np.int64), others)
+        rows = description.tensor(table.weight).shape[0]
+        others = others * rows + table.read_indices(folder, rows)
+    tokens, summed = embeddings.fixed_gauge(total, first.read_indices(folder, description.tensor(first.weight).shape[0]), others)
     seen = np.flatnonzero(np.isfinite(tokens[:, 0]))
     tokens, summed = tokens[seen], summed[np.isfinite(summed[:, 0])]
     if len(rest) > 1:  # sums of several tables' rows lie on no grid
@@ -391,4 +409,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

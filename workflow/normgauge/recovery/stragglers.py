@@ -4,7 +4,7 @@ The other coordinates of the column are decided, so the residual of the rounded 
 y - A W = A_U (w_U - W_U) + noise. Regressing it on A_U (a handful of columns) is far less noisy than the joint fit, and
 observations add: triangular factors of [A_U, residual] from old and fresh rows are stacked and factored again.
 
-The residual is formed by sliced products: a float64 product rounds with a bias of some hundredths of its noise, the same for every row,
+The residual is formed in extended precision: a float64 product rounds with a bias of some hundredths of its noise, the same for every row,
 which many observations would lift above the noise of their mean.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgauge.recovery import sliced_product
+from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.grids import Grid
-from normgauge.recovery.least_squares import row_scales
+from normgauge.recovery.least_squares import FEW_ROWS, deciding_rows, row_scales
 
 REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
@@ -25,6 +25,9 @@ HELD_MARGIN = 8.0
 """From this margin on a coordinate is held while others of its column are estimated again."""
 TRUSTED_MARGIN = 16.0
 """Below this the margin of a fit on float64 residuals is not trusted: these may be biased by a few noises of their mean."""
+
+WORST_CONDITION = 1e6
+"""Condition of undecided columns up to which the noise of their coordinates is computed from inner products."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,13 @@ class Evidence:
         undecided, residual = undecided * scale, residual * scale
         triangle = _triangle(np.column_stack([undecided, residual]))
         count = undecided.shape[1]
-        weighted = undecided * (residual - undecided @ np.linalg.solve(triangle[:count, :count], triangle[:count, count]))[:, None]
+        square, left = triangle[:count, :count], np.abs(residual)
+        if _well_conditioned(square):
+            inverse = np.linalg.inv(square)
+            left = np.abs(residual - undecided @ (inverse @ triangle[:count, count]))
+            few = (deciding_rows(np.square(inverse @ inverse.T @ undecided.T)) < FEW_ROWS).any()
+            left = np.maximum(left, np.sqrt(np.mean(residual**2))) if few else left
+        weighted = undecided * left[:, None]
         return cls(triangle, weighted.T @ weighted, len(residual))
 
     def merge(self, other: Evidence) -> Evidence:
@@ -63,11 +72,19 @@ class Evidence:
         return Evidence(triangle, self.spread[np.ix_(~held, ~held)], self.rows)
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Correction of the undecided coordinates and its noise, (u,) each."""
+        """Correction of the undecided coordinates and its noise, (u,) each; infinite noise where they are too nearly dependent to tell."""
         count = len(self.spread)
-        inverse = np.linalg.inv(self.triangle[:count, :count])
+        triangle = self.triangle[:count, :count]
+        if not _well_conditioned(triangle):
+            return np.zeros(count), np.full(count, np.inf)
+        inverse = np.linalg.inv(triangle)
         gram_inverse = inverse @ inverse.T
         return inverse @ self.triangle[:count, count], np.sqrt(np.diag(gram_inverse @ self.spread @ gram_inverse))
+
+
+def _well_conditioned(triangle: np.ndarray) -> bool:
+    lengths = np.linalg.norm(triangle, axis=0)
+    return bool(lengths.all() and np.linalg.cond(triangle / lengths) < WORST_CONDITION)
 
 
 def _triangle(matrix: np.ndarray) -> np.ndarray:
@@ -126,9 +143,9 @@ def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
     ]
 
 
-def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray) -> list[Evidence]:
+def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray, arithmetic: Arithmetic) -> list[Evidence]:
     """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler."""
     starts = np.column_stack([straggler.start for straggler in given])
     scale = row_scales(design)
-    residuals, design = sliced_product.residual(targets, design, starts) * scale, design * scale
+    residuals, design = arithmetic.residual(targets, design, starts) * scale, design * scale
     return [Evidence.of(design[:, straggler.coordinates], residuals[:, place]) for place, straggler in enumerate(given)]

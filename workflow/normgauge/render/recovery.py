@@ -114,6 +114,7 @@ def calibration(rows: Rows) -> Figure:
 def trend(rows: Rows) -> Figure:
     """Margins of the hardest value and of the stragglers against the observations. `rows` are of the schema recovery_trend."""
     handles: list[Line2D] = []
+    rows = [row for row in rows if row["margin"] > 0]  # with few observations the value may not be determined at all
 
     def plot(axes: Axes) -> None:
         for (name, members), (color, line) in zip(_by_checkpoint(rows).items(), cycle(_LOOKS), strict=False):
@@ -125,6 +126,9 @@ def trend(rows: Rows) -> Figure:
                 places, margins = [row["rows"] for row in fits], [row["margin"] for row in fits]
                 axes.plot(places, margins, color=color, linestyle=line, marker=marker, markersize=3, linewidth=1.0)
             handles.append(Line2D([], [], color=color, linestyle=line, linewidth=1.0, label=name))
+        if not rows:
+            _nothing(axes)
+            return
         axes.axhline(4, color=GREY, linewidth=0.6, zorder=1)
         low, high = min(row["rows"] for row in rows) / 1.2, max(row["rows"] for row in rows) * 1.2
         axes.plot([low, high], [8, 8 * (high / low) ** 0.5], color=GREY, linewidth=0.6, linestyle=(0, (1, 2)), zorder=1)
@@ -147,21 +151,23 @@ def trend(rows: Rows) -> Figure:
 def gains(rows: Rows) -> Figure:
     """Margins of the hardest column of each checkpoint against the gains of its inputs. `rows` are of the schema recovery_gains."""
     handles: list[Line2D] = []
+    rows = [row for row in rows if row["weight"] and row["gain"] and row["margin"] > 0]
 
     def plot(axes: Axes) -> None:
         for (name, members), (color, _) in zip(_by_checkpoint(rows).items(), cycle(_LOOKS), strict=False):
-            shown = [row for row in members if row["weight"] and row["gain"]]
             for negative in (False, True):
-                chosen = [row for row in shown if (row["gain"] < 0) == negative]
+                chosen = [row for row in members if (row["gain"] < 0) == negative]
                 places, margins = [abs(row["gain"]) for row in chosen], [row["margin"] for row in chosen]
                 axes.scatter(places, margins, s=7, color="white" if negative else color, edgecolors=color, linewidths=0.6, zorder=3)
-            least = min(shown, key=lambda row: row["margin"])
+            least = min(members, key=lambda row: row["margin"])
             label = f"{name}: {least['module']}, column {least['column']}; gain {number(least['gain'], 2)} at the least margin"
             handles.append(Line2D([], [], color=color, linestyle="none", marker="o", markersize=3, label=label))
+        if not rows:
+            _nothing(axes)
+            return
         axes.axhline(4, color=GREY, linewidth=0.6, zorder=1)
-        shown = [row for row in rows if row["weight"] and row["gain"]]
-        _whole_decades(axes, "x", [abs(row["gain"]) for row in shown])
-        _whole_decades(axes, "y", [row["margin"] for row in shown] + [4.0])
+        _whole_decades(axes, "x", [abs(row["gain"]) for row in rows])
+        _whole_decades(axes, "y", [row["margin"] for row in rows] + [4.0])
         axes.set(xlabel="|gain| of the input's feature", ylabel="margin of its weight, noises")
         axes.minorticks_off()
 
@@ -178,6 +184,11 @@ def _whole_decades(axes: Axes, axis: str, values: Sequence[float]) -> None:
     """A logarithmic axis between powers of ten around the values, few of them labelled."""
     limits = (10.0 ** math.floor(math.log10(min(values) / 1.1)), 10.0 ** math.ceil(math.log10(max(values) * 1.1)))
     axes.set(**{f"{axis}scale": "log", f"{axis}lim": limits, f"{axis}ticks": decades(limits)})
+
+
+def _nothing(axes: Axes) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, "no value behind a norm is decided", ha="center", va="center", transform=axes.transAxes)
 
 
 def _by_checkpoint(rows: Rows) -> dict[str, list[Row]]:
