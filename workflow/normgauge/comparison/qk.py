@@ -1,8 +1,8 @@
-"""What heads attend to: kernels Q^T R K of every head at offsets, between prototypes and contrasts (analyses 6, 9-13, 18)."""
+"""What heads attend to: kernels Q^T R K of every head at offsets, between prototypes and contrasts (analyses 6, 9-13, 18, 22)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from normgauge.comparison.factors import AttentionFactors, Mode
 from normgauge.comparison.kernels import Kernel, change, change_parts, midpoint, ratio
 from normgauge.comparison.ov import head_kernel
-from normgauge.comparison.probes import Frame
+from normgauge.comparison.probes import Frame, Question, questions
 from normgauge.comparison.statistics import row, two_sided
 
 Rows = Iterator[dict[str, Any]]
@@ -43,6 +43,7 @@ def qk_rows(
 ) -> Rows:
     """All rows of one attention layer in one mode."""
     by_name = {pair[0].probe.name: pair for pair in frames}
+    asked = questions(frames)
     for head in range(first.heads):
         place: dict[str, Any] = {"block": block, "part": "attention", "head": head}
         before, after = score_kernel(first, head), score_kernel(second, head)
@@ -55,8 +56,8 @@ def qk_rows(
         for pair in frames:
             control = by_name.get(pair[0].probe.control or "")
             yield from _energy_rows(place, first, second, pair, control, mode)
-            if control is not None:
-                yield from _contrast_rows(place, first, second, pair, control, frequencies, mode)
+        for question in asked:
+            yield from _contrast_rows(place, first, second, question, frequencies, mode)
 
 
 def _energy_rows(
@@ -90,23 +91,16 @@ def _between(
     return Kernel(queries @ whole.left, whole.right @ keys.T)
 
 
-def contrast_of(frame: Frame, control: Frame) -> np.ndarray:
-    """(1, n + 1): the probes' prototype minus their control's."""
-    return (frame.prototype - control.prototype)[None]
-
-
 def _contrast_rows(
     place: dict[str, Any],
     first: AttentionFactors,
     second: AttentionFactors,
-    pair: tuple[Frame, Frame],
-    control: tuple[Frame, Frame],
+    question: Question,
     frequencies: np.ndarray | None,
     mode: Mode,
 ) -> Rows:
-    head, place = place["head"], {**place, "probe": pair[0].probe.name}
-    queries = [frame.prototype[None] for frame in pair]
-    contrasts = [contrast_of(frame, other) for frame, other in zip(pair, control, strict=True)]
+    head, place = place["head"], {**place, "probe": question.probe}
+    queries, query_contrasts, contrasts = (rows[:, None] for rows in (question.queries, question.query_contrasts, question.contrasts))
     for offset in OFFSETS if frequencies is not None else OFFSETS[:1]:
         kernels = [
             _between(side, head, query, key, frequencies, offset)
@@ -116,8 +110,8 @@ def _contrast_rows(
         labelled = {**place, "label": str(offset)}
         yield two_sided("qk_contrast", mode, *values, **labelled)
         controlled = [
-            _scalar(_between(side, head, contrast, contrast, frequencies, offset))
-            for side, contrast in zip((first, second), contrasts, strict=True)
+            _scalar(_between(side, head, query, key, frequencies, offset))
+            for side, query, key in zip((first, second), query_contrasts, contrasts, strict=True)
         ]
         yield two_sided("qk_contrast_controlled", mode, *controlled, **labelled)
         whole = [score_kernel(side, head, frequencies, offset) for side in (first, second)]
@@ -158,18 +152,19 @@ def composition_rows(
     frames: Sequence[tuple[Frame, Frame]],
     mode: Mode,
 ) -> Rows:
-    """What every head of a block reads of a contrast that one head of an earlier block has moved; `places`: block, earlier block, head."""
+    """What every head of a block reads of a contrast that one head of an earlier block has moved, as its key and as its query; `places`:
+    block, earlier block, head."""
     block, earlier, source = places
-    by_name: Mapping[str, tuple[Frame, Frame]] = {pair[0].probe.name: pair for pair in frames}
-    for pair in frames:
-        control = by_name.get(pair[0].probe.control or "")
-        if control is None:
-            continue
+    for question in questions(frames):
+        moved = [
+            np.append(head_kernel(writer, source).applied(contrast), 0.0)[None]
+            for writer, contrast in zip(writers, question.contrasts[:, None], strict=True)
+        ]
         for head in range(readers[0].heads):
-            values = []
-            for reader, writer, frame, other in zip(readers, writers, pair, control, strict=True):
-                moved = head_kernel(writer, source)
-                written = np.append(moved.left @ (moved.right @ contrast_of(frame, other)[0]), 0.0)
-                values.append(_scalar(_between(reader, head, frame.prototype[None], written[None])))
-            place: dict[str, Any] = {"block": block, "part": "attention", "head": head, "probe": pair[0].probe.name}
-            yield two_sided("qk_composition", mode, *values, label=f"block {earlier} head {source}", **place)
+            place: dict[str, Any] = {"block": block, "part": "attention", "head": head, "probe": question.probe}
+            for statistic, queries, keys in (
+                ("qk_composition", question.queries[:, None], moved),
+                ("qk_composition_query", moved, question.queries[:, None]),
+            ):
+                values = [_scalar(_between(reader, head, query, key)) for reader, query, key in zip(readers, queries, keys, strict=True)]
+                yield two_sided(statistic, mode, *values, label=f"block {earlier} head {source}", **place)
