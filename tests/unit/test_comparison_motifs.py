@@ -10,7 +10,7 @@ import torch
 
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.comparison.factors import Layer, Mode, attention_factors, attention_layers, feed_forward_factors, feed_forward_layers
-from normgauge.comparison.motifs import motif_rows, profile, reader_rows, writers
+from normgauge.comparison.motifs import motif_rows, profile, unit_length, writers
 from normgauge.comparison.pair import Pair, make_pair
 from normgauge.comparison.probes import distinct_contrasts, frames, questions, set_contrasts
 from normgauge.comparison.study import kernel_rows
@@ -45,7 +45,7 @@ def test_a_profile_by_correlation_and_by_projection():
     generator = np.random.default_rng(0)
     rows, tokens = generator.standard_normal((7, 12)), generator.standard_normal((5, 12))
     tokens -= tokens.mean(0)
-    found = profile(rows, tokens)
+    found = profile(rows / np.linalg.norm(rows, axis=1, keepdims=True), tokens)
     for unit, products in enumerate(rows @ tokens.T):
         # both sides of a correlation are centred, as products with centred tokens are already
         assert found.templates[unit] == pytest.approx([np.corrcoef(products, one_hot)[0, 1] for one_hot in np.eye(5)])
@@ -78,8 +78,8 @@ def test_a_planted_motif_is_found_first_and_its_turned_write_is_seen(family):
     assert (after["a"] - before["a"], after["b"] - before["b"]) == (1, 1)
 
 
-def test_a_motif_that_hardly_reads_the_tokens_is_none():
-    """READ_SHARE is 0.08: of a unit whose reads have less to do with the tokens the other cosines do not matter."""
+def test_what_hardly_reads_the_tokens_or_is_closed_by_its_token_is_no_motif():
+    """READ_SHARE is 0.08: of a unit whose reads have less to do with the tokens the cosines do not matter."""
     pair = pair_of("gpt2")
     factors = feed_forward_factors(pair.a, feed_forward_layers(pair.anatomy)[0], Mode.RAW)
     seen = frames(pair, PROBES, Mode.RAW)
@@ -88,13 +88,15 @@ def test_a_motif_that_hardly_reads_the_tokens_is_none():
     stray = np.random.default_rng(0).standard_normal(len(template))
     stray -= np.linalg.pinv(tokens) @ (tokens @ stray)
 
-    def score(share: float) -> float:
+    def score(share: float, sign: int = 1) -> float:
         row = np.sqrt(share) * template / np.linalg.norm(template) + np.sqrt(1 - share) * stray / np.linalg.norm(stray)
-        planted = dataclasses.replace(factors, reads=(np.append(row, 0.0)[None],), down=template[None])
-        found = rows_with(motif_rows(1, (planted, planted), seen, Mode.RAW), "mlp_motif_unit", probe="five")
+        planted = dataclasses.replace(factors, reads=(np.append(sign * row, 0.0)[None],), down=template[None])
+        found = rows_with(motif_rows(1, (planted, planted), (), seen, Mode.RAW), "mlp_motif_unit", probe="five")
         return found[0]["a"] if found else 0.0
 
     assert [score(share) for share in (0.07, 0.09, 0.9)] == pytest.approx([0, 1, 1])
+    # closed by its token it is open for the four others, at a cosine of 1/4
+    assert score(0.9, -1) == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize("family", ["gemma3", "llama"])
@@ -110,7 +112,7 @@ def test_gates_of_opposing_units_that_are_the_contrast_have_cosine_one(family):
     gates = np.where((paths < 0)[:, None], 3 * contrast, second.reads[0])
     other = dataclasses.replace(second, reads=(gates, second.reads[1]))
     before, after = (
-        {row["label"]: row for row in rows_with(motif_rows(1, (first, each), seen, Mode.FOLDED), "mlp_gate_contrast", probe="five")}
+        {row["label"]: row for row in rows_with(motif_rows(1, (first, each), (), seen, Mode.FOLDED), "mlp_gate_contrast", probe="five")}
         for each in (second, other)
     )
     assert set(before) == {"preserving, five", "opposing, five"}
@@ -145,7 +147,7 @@ def test_readers_by_the_dense_route(family):
     seen = frames(pair, PROBES, Mode.FOLDED)
     sides = tuple(attention_factors(side, attention_layers(pair.anatomy)[0], Mode.FOLDED) for side in (pair.a, pair.b))
     units = tuple(feed_forward_factors(side, feed_forward_layers(pair.anatomy)[1], Mode.FOLDED) for side in (pair.a, pair.b))
-    rows = list(reader_rows(2, units, writers(1, sides, seen), seen, Mode.FOLDED))
+    rows = list(motif_rows(2, units, writers(1, sides, seen), seen, Mode.FOLDED))
     contrast = set_contrasts(seen)["five"][0]
     moved = [sides[0].output[head] @ sides[0].value[sides[0].group(head)] @ contrast for head in range(sides[0].heads)]
     total = sum(each @ each for each in moved)
@@ -154,7 +156,7 @@ def test_readers_by_the_dense_route(family):
     for row in rows_with(rows, "mlp_reader_unit"):
         if row["label"].startswith("up"):
             assert row["a"] == pytest.approx(shares[row["unit"], int(row["label"].rpartition(" ")[2])])
-    weights = profile(units[0].down, seen[1][0].writes).share
+    weights = profile(unit_length(units[0]).down, seen[1][0].writes).share
     (whole,) = rows_with(rows, "mlp_reader", probe="other", label="up, five")
     assert whole["a"] == pytest.approx(float(shares.sum(1) @ weights / weights.sum()))
     assert shares.sum() < len(shares)

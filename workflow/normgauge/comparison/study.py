@@ -26,7 +26,7 @@ from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.kernels import change
 from normgauge.comparison.location import location_tests, test_count
 from normgauge.comparison.mlp import factorial_rows, mlp_rows
-from normgauge.comparison.motifs import Writer, motif_rows, reader_rows, writers
+from normgauge.comparison.motifs import Writer, motif_rows, writers
 from normgauge.comparison.nulls import Test, draws_needed, test_rows
 from normgauge.comparison.ov import ov_rows, token_kernel
 from normgauge.comparison.pair import Pair, open_pair
@@ -149,8 +149,7 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
             if block.feed_forward:
                 assert feed_forward is not None
                 rows += mlp_rows(number, *block.feed_forward, seen[mode], mode)
-                rows += motif_rows(number, block.feed_forward, seen[mode], mode)
-                rows += reader_rows(number, block.feed_forward, earlier, seen[mode], mode)
+                rows += motif_rows(number, block.feed_forward, earlier, seen[mode], mode)
                 spectra.add(number, "mlp", block.feed_forward, seen[mode], rows)
                 if mode == Mode.RAW:
                     rows += factorial_rows((pair.a, pair.b), feed_forward, seen)
