@@ -180,6 +180,13 @@ def test_another_version_of_the_probe_file_is_refused(tmp_path):
         read_probes(tmp_path / "probes.yaml")
 
 
+def test_a_control_or_query_that_is_no_set_is_refused(tmp_path):
+    for key in ("control", "query"):
+        (tmp_path / "probes.yaml").write_text(f"version: 1\nsets: {{digits: {{tokens: ['1'], {key}: letters}}}}\n")
+        with pytest.raises(InputError, match=f"sets.digits.{key}: letters is no set of the file"):
+            read_probes(tmp_path / "probes.yaml")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shares_and_totals_of_the_inventory(family):
     pair = pair_of(family)

@@ -33,6 +33,10 @@ class Kernel:
         left, right = np.linalg.qr(self.left)[1], np.linalg.qr(self.right.T)[1]
         return np.linalg.svd(left @ right.T)[1]
 
+    def applied(self, inputs: np.ndarray) -> np.ndarray:
+        """(l, m): what the kernel makes of each row of inputs (l, n)."""
+        return (inputs @ self.right.T) @ self.left.T
+
     def between(self, outputs: np.ndarray, inputs: np.ndarray) -> np.ndarray:
         """(k, l): outputs (k, m) @ K @ inputs.T, inputs (l, n)."""
         return (outputs @ self.left) @ (self.right @ inputs.T)

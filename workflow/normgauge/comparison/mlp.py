@@ -53,11 +53,14 @@ def _sum_rows(place: dict[str, Any], units: Units, terms: Sequence[Term], unit_s
         yield row("trilinear_share", mode, ratio(float(share), energy), label=term.name, **place)
 
 
+def token_paths(factors: FeedForwardFactors, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    """(f, k) each: what units write for tokens, over sum(Z^2), and what they read of them by up."""
+    return factors.down @ frame.writes.T / token_scale(frame), factors.reads[-1] @ frame.reads.T
+
+
 def _path_rows(place: dict[str, Any], first: FeedForwardFactors, second: FeedForwardFactors, pair: tuple[Frame, Frame], mode: Mode) -> Rows:
     sides = (first, second)
-    scales = [token_scale(frame) for frame in pair]
-    written = [side.down @ frame.writes.T / scale for side, frame, scale in zip(sides, pair, scales, strict=True)]
-    read = [side.reads[-1] @ frame.reads.T for side, frame in zip(sides, pair, strict=True)]
+    written, read = zip(*(token_paths(side, frame) for side, frame in zip(sides, pair, strict=True)), strict=True)
     by_unit = [np.einsum("fk,fk->f", left, right) for left, right in zip(written, read, strict=True)]
     yield two_sided("mlp_up_path", mode, *(units.sum() for units in by_unit), **place)
     moved = by_unit[1] - by_unit[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from normgauge.comparison.factors import AttentionFactors, Mode
 from normgauge.comparison.kernels import Kernel, change, change_parts, effective_rank, midpoint, ratio
-from normgauge.comparison.probes import Frame
+from normgauge.comparison.probes import Frame, row_basis
 from normgauge.comparison.statistics import affine_maps, contrasts, row, two_sided
 
 Rows = Iterator[dict[str, Any]]
@@ -120,8 +120,7 @@ def _subspace_rows(place: dict[str, Any], moved: Kernel, energy: float, pair: tu
 def probe_basis(pair: tuple[Frame, Frame], reads: bool = False) -> np.ndarray:
     """(r, n): an orthonormal basis of the probes' subspace, the mean of both sides' frames; of what is read, (r, n + 1)."""
     first, second = ((frame.reads if reads else frame.writes) for frame in pair)
-    _, values, right = np.linalg.svd((first + second) / 2, full_matrices=False)
-    return right[values > 1e-6 * values[0]]
+    return row_basis((first + second) / 2)
 
 
 def _block_rows(place: dict[str, Any], first: AttentionFactors, second: AttentionFactors, pair: tuple[Frame, Frame], mode: Mode) -> Rows:

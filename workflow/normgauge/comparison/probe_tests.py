@@ -21,8 +21,7 @@ from normgauge.comparison.nulls import (
 )
 from normgauge.comparison.ov import dense, head_kernel, probe_basis, sign_pattern_shares, token_kernel
 from normgauge.comparison.pair import Pair
-from normgauge.comparison.probes import Frame, token_table, unit_reads, unit_writes
-from normgauge.comparison.qk import contrast_of
+from normgauge.comparison.probes import Frame, Question, questions, token_table, unit_reads, unit_writes
 from normgauge.comparison.recency import symmetric_updates
 
 Sides = tuple[AttentionFactors, AttentionFactors]
@@ -62,33 +61,32 @@ def exploratory_tests(
     """Per head and probe set: channel signs of the attention contrast, rotations of recency against transport, the probe kernel's energy
     against tokens of like length, and the share written into the probe subspace against random subspaces. `layers`: block, factors, rotary
     frequencies."""
-    by_name = {each[0].probe.name: each for each in frames}
+    asked = {question.probe: question for question in questions(frames)}
     for both in frames:
         basis = probe_basis(both)
         subspaces = random_subspaces(basis.shape[1], len(basis), count, generator)
         rotations = random_rotations(both[0].size - 1, count, generator)
         others = _matched_frames(pair, both, count, generator)
-        control = by_name.get(both[0].probe.control or "")
+        question = asked.get(both[0].probe.name)
         for block, sides, frequencies in layers:
             if 1 < sides[0].heads <= MOST_HEADS:
                 yield _head_sign_test(sides, both, {"block": block, "part": "attention", "probe": both[0].probe.name, "label": MODE})
             for head in range(sides[0].heads):
                 place = {"block": block, "part": "attention", "head": head, "probe": both[0].probe.name, "label": MODE}
-                if control is not None:
-                    yield _sign_test(sides, head, both, control, place, count, generator)
+                if question is not None:
+                    yield _sign_test(sides, head, question, place, count, generator)
                 if frequencies is not None:
                     yield _rotation_test(sides, head, both, frequencies, rotations, place)
                 yield _matched_test(sides, head, both, others, place)
                 yield _subspace_test(sides, head, basis, subspaces, place)
 
 
-def _sign_test(
-    sides: Sides, head: int, both: Frames, control: Frames, place: dict[str, Any], count: int, generator: np.random.Generator
-) -> Test:
+def _sign_test(sides: Sides, head: int, question: Question, place: dict[str, Any], count: int, generator: np.random.Generator) -> Test:
     """The change of q^T Q^T K c as a sum over channels, each with a random sign."""
-    terms = []
-    for side, frame, other in zip(sides, both, control, strict=True):
-        terms.append((side.query[head] @ frame.prototype) * (side.key[side.group(head)] @ contrast_of(frame, other)[0]))
+    terms = [
+        (side.query[head] @ query) * (side.key[side.group(head)] @ contrast)
+        for side, query, contrast in zip(sides, question.queries, question.contrasts, strict=True)
+    ]
     moved = terms[1] - terms[0]
     return Test(
         "qk_contrast", "row signs", abs(float(moved.sum())), np.abs(sign_sums(moved, count, generator)), False, place, float(moved.sum())

@@ -24,17 +24,20 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ProbeSet:
-    """Tokens found in the vocabulary (`ids`, `tokens`), whether their order means something, and the control's name."""
+    """Tokens found in the vocabulary (`ids`, `tokens`), whether their order means something, the control's name, and the name of the set
+    that asks for this one in contrasts of attention, itself without one."""
 
     name: str
     tokens: tuple[str, ...]
     ids: tuple[int, ...]
     ordered: bool = False
     control: str | None = None
+    query: str | None = None
 
 
 def read_probes(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The sets of a probe file by name: {tokens, ordered, control}. Raises InputError for another version or a control that is no set."""
+    """The sets of a probe file by name: {tokens, ordered, control, query}. Raises InputError for another version or a control or query that
+    is no set."""
     name = Path(path).name
     content = yaml.safe_load(Path(path).read_text())
     if not isinstance(content, dict) or content.get("version") != VERSION:
@@ -42,8 +45,9 @@ def read_probes(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
             f"{name}: version is {content.get('version') if isinstance(content, dict) else None}, expected {VERSION}; update the file"
         )
     for probe, entry in content["sets"].items():
-        if entry.get("control") and entry["control"] not in content["sets"]:
-            raise InputError(f"{name}: sets.{probe}.control: {entry['control']} is no set of the file; name one")
+        for key in ("control", "query"):
+            if entry.get(key) and entry[key] not in content["sets"]:
+                raise InputError(f"{name}: sets.{probe}.{key}: {entry[key]} is no set of the file; name one")
     return content["sets"]
 
 
@@ -66,7 +70,8 @@ def find_probes(
         dropped[name] = tuple(token for token in entry["tokens"] if token not in kept)
         if len(kept) >= FEWEST:
             whole = bool(entry.get("ordered")) and not dropped[name]
-            found.append(ProbeSet(name, tuple(kept), tuple(ids[token] for token in kept), whole, entry.get("control")))
+            identifiers = tuple(ids[token] for token in kept)
+            found.append(ProbeSet(name, tuple(kept), identifiers, whole, entry.get("control"), entry.get("query")))
     names = {probe.name for probe in found}
     found = [replace(probe, control=probe.control if probe.control in names else None) for probe in found]
     return sorted(found, key=lambda probe: probe.name != declared), dropped
@@ -164,6 +169,12 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
 
 
+def row_basis(rows: np.ndarray) -> np.ndarray:
+    """(r, n): an orthonormal basis of the span of the rows."""
+    _, values, right = np.linalg.svd(rows, full_matrices=False)
+    return right[values > 1e-6 * values[0]]
+
+
 def _even(rows: np.ndarray) -> np.ndarray:
     """The polar factor: nearest rows with Gram matrix I - 11^T/k."""
     left, values, right = np.linalg.svd(rows, full_matrices=False)
@@ -174,3 +185,48 @@ def _even(rows: np.ndarray) -> np.ndarray:
 def frames(pair: Pair, probes: Sequence[ProbeSet], mode: Mode) -> list[tuple[Frame, Frame]]:
     """The frames of every set in A and in B."""
     return [(frame(pair.a, probe, mode), frame(pair.b, probe, mode)) for probe in probes]
+
+
+def set_prototypes(frames: Sequence[tuple[Frame, Frame]]) -> dict[str, np.ndarray]:
+    """By the name of each set, (2, n + 1): its prototype in A and in B."""
+    return {pair[0].probe.name: np.stack([frame.prototype for frame in pair]) for pair in frames}
+
+
+def set_contrasts(frames: Sequence[tuple[Frame, Frame]]) -> dict[str, np.ndarray]:
+    """By the name of each set that has a control, (2, n + 1): in A and in B its prototype minus its control's."""
+    prototypes = set_prototypes(frames)
+    controls = {pair[0].probe.name: pair[0].probe.control for pair in frames}
+    return {name: prototypes[name] - prototypes[control] for name, control in controls.items() if control and control in prototypes}
+
+
+def distinct_contrasts(frames: Sequence[tuple[Frame, Frame]]) -> dict[str, np.ndarray]:
+    """The contrasts without those that are another one's negative: of two sets that are each other's control the first stands for both."""
+    names: dict[frozenset, str] = {}
+    for pair in frames:
+        names.setdefault(frozenset((pair[0].probe.name, pair[0].probe.control)), pair[0].probe.name)
+    return {name: contrast for name, contrast in set_contrasts(frames).items() if name in names.values()}
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Which tokens ask for which contrast, each (2, n + 1), in A and in B.
+
+    `queries`: the prototype of the set that asks. `query_contrasts`: that minus its control's. `contrasts`: those of the set `probe`.
+    """
+
+    probe: str
+    queries: np.ndarray
+    query_contrasts: np.ndarray
+    contrasts: np.ndarray
+
+
+def questions(frames: Sequence[tuple[Frame, Frame]]) -> list[Question]:
+    """One per set with a control whose asking set was found with a control too."""
+    contrasts = set_contrasts(frames)
+    prototypes = set_prototypes(frames)
+    asking = {pair[0].probe.name: pair[0].probe.query or pair[0].probe.name for pair in frames}
+    return [
+        Question(name, prototypes[asking[name]], contrasts[asking[name]], contrast)
+        for name, contrast in contrasts.items()
+        if asking[name] in contrasts
+    ]

@@ -1,4 +1,4 @@
-"""What heads attend to: kernels Q^T R K of every head at offsets, between prototypes and contrasts (analyses 6, 9-13, 18)."""
+"""What heads attend to: kernels Q^T R K of every head at offsets, between prototypes and contrasts (analyses 6, 9-13, 18, 22)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import numpy as np
 from normgauge.comparison.factors import AttentionFactors, Mode
 from normgauge.comparison.kernels import Kernel, change, change_parts, midpoint, ratio
 from normgauge.comparison.ov import head_kernel
-from normgauge.comparison.probes import Frame
+from normgauge.comparison.probes import Frame, Question, questions
 from normgauge.comparison.statistics import row, two_sided
 
 Rows = Iterator[dict[str, Any]]
+Sides = tuple[AttentionFactors, AttentionFactors]
 OFFSETS = (0, 1, 4, 16, 64)
 RANKS = (1, 4, 16)
 
 
 def rotated(keys: np.ndarray, frequencies: np.ndarray | None, offset: float) -> np.ndarray:
-    """Key rows (d_h, n) as a query that stands `offset` positions later sees them; unchanged without rotary positions."""
+    """Key rows (d_h, n), or their products with n vectors, as a query that stands `offset` positions later sees them; unchanged without
+    rotary positions."""
     if frequencies is None or not offset:
         return keys
     half = len(frequencies)
@@ -43,20 +45,19 @@ def qk_rows(
 ) -> Rows:
     """All rows of one attention layer in one mode."""
     by_name = {pair[0].probe.name: pair for pair in frames}
+    asked = questions(frames)
     for head in range(first.heads):
         place: dict[str, Any] = {"block": block, "part": "attention", "head": head}
         before, after = score_kernel(first, head), score_kernel(second, head)
-        mean = midpoint(before, after).energy()
         energy = change(before, after).energy()
-        radial = ratio((after.energy() - before.energy()) / 2, mean)
         yield row("qk_energy", mode, energy, **place)
-        yield row("qk_relative", mode, ratio(energy, mean) ** 0.5, **place)
-        yield row("qk_radial", mode, radial, **place)
+        yield row("qk_relative", mode, ratio(energy, midpoint(before, after).energy()) ** 0.5, **place)
+        yield row("qk_radial", mode, radial_part(before, after), **place)
         for pair in frames:
             control = by_name.get(pair[0].probe.control or "")
             yield from _energy_rows(place, first, second, pair, control, mode)
-            if control is not None:
-                yield from _contrast_rows(place, first, second, pair, control, frequencies, mode)
+        if asked:
+            yield from _contrast_rows(place, (first, second), asked, frequencies, mode)
 
 
 def _energy_rows(
@@ -86,69 +87,86 @@ def _between(
     offset: float = 0,
 ) -> Kernel:
     """The kernel between rows of queries and of keys, as two thin factors."""
-    whole = score_kernel(factors, head, frequencies, offset)
-    return Kernel(queries @ whole.left, whole.right @ keys.T)
+    return Kernel(queries @ factors.query[head].T, rotated(factors.key[factors.group(head)] @ keys.T, frequencies, offset))
 
 
-def contrast_of(frame: Frame, control: Frame) -> np.ndarray:
-    """(1, n + 1): the probes' prototype minus their control's."""
-    return (frame.prototype - control.prototype)[None]
+def radial_part(first: Kernel, second: Kernel) -> float:
+    """<second - first, mean> / |mean|^2."""
+    return ratio((second.energy() - first.energy()) / 2, midpoint(first, second).energy())
 
 
 def _contrast_rows(
     place: dict[str, Any],
-    first: AttentionFactors,
-    second: AttentionFactors,
-    pair: tuple[Frame, Frame],
-    control: tuple[Frame, Frame],
+    sides: Sides,
+    asked: Sequence[Question],
     frequencies: np.ndarray | None,
     mode: Mode,
 ) -> Rows:
-    head, place = place["head"], {**place, "probe": pair[0].probe.name}
-    queries = [frame.prototype[None] for frame in pair]
-    contrasts = [contrast_of(frame, other) for frame, other in zip(pair, control, strict=True)]
-    for offset in OFFSETS if frequencies is not None else OFFSETS[:1]:
+    """Rows of one head. What all questions have in common, the radial parts and the truncated changes, is found once."""
+    head = place["head"]
+    radials = {
+        offset: radial_part(*(score_kernel(side, head, frequencies, offset) for side in sides))
+        for offset in (OFFSETS if frequencies is not None else OFFSETS[:1])
+    }
+    cut = truncated_changes(sides, head)
+    for question in asked:
+        named = {**place, "probe": question.probe}
+        yield from _offset_rows(named, sides, question, frequencies, radials, mode)
+        yield from _change_rows(named, sides, question, cut, mode)
+
+
+def _offset_rows(
+    place: dict[str, Any],
+    sides: Sides,
+    question: Question,
+    frequencies: np.ndarray | None,
+    radials: Mapping[int, float],
+    mode: Mode,
+) -> Rows:
+    head = place["head"]
+    queries, query_contrasts, contrasts = (rows[:, None] for rows in (question.queries, question.query_contrasts, question.contrasts))
+    for offset, radial in radials.items():
         kernels = [
-            _between(side, head, query, key, frequencies, offset)
-            for side, query, key in zip((first, second), queries, contrasts, strict=True)
+            _between(side, head, query, key, frequencies, offset) for side, query, key in zip(sides, queries, contrasts, strict=True)
         ]
         values = [_scalar(kernel) for kernel in kernels]
         labelled = {**place, "label": str(offset)}
         yield two_sided("qk_contrast", mode, *values, **labelled)
         controlled = [
-            _scalar(_between(side, head, contrast, contrast, frequencies, offset))
-            for side, contrast in zip((first, second), contrasts, strict=True)
+            _scalar(_between(side, head, query, key, frequencies, offset))
+            for side, query, key in zip(sides, query_contrasts, contrasts, strict=True)
         ]
         yield two_sided("qk_contrast_controlled", mode, *controlled, **labelled)
-        whole = [score_kernel(side, head, frequencies, offset) for side in (first, second)]
-        radial = ratio((whole[1].energy() - whole[0].energy()) / 2, midpoint(*whole).energy())
         yield row("qk_contrast_radial_free", mode, values[1] - values[0] - radial * (values[0] + values[1]) / 2, **labelled)
         for part, kernel in zip(("query", "key"), change_parts(*kernels), strict=True):
             yield row(f"qk_contrast_{part}_part", mode, _scalar(kernel), **labelled)
-    read = [(query @ side.query[head].T) @ side.key[side.group(head)] for side, query in zip((first, second), queries, strict=True)]
-    moved, contrast = (read[1] - read[0])[0], ((contrasts[0] + contrasts[1]) / 2)[0]
+
+
+def _change_rows(place: dict[str, Any], sides: Sides, question: Question, cut: Sequence[tuple[np.ndarray, np.ndarray]], mode: Mode) -> Rows:
+    """`cut`: see `truncated_changes`."""
+    head, query, contrast = place["head"], question.queries.mean(0), question.contrasts.mean(0)
+    read = [(side.query[head] @ own) @ side.key[side.group(head)] for side, own in zip(sides, question.queries, strict=True)]
+    moved = read[1] - read[0]
     yield row("qk_contrast_cosine", mode, ratio(float(moved @ contrast), float(np.linalg.norm(moved) * np.linalg.norm(contrast))), **place)
-    for rank, share in zip(RANKS, truncated_shares(first, second, head, (queries[0] + queries[1])[0] / 2, contrast), strict=True):
-        yield row("qk_truncated", mode, share, label=f"rank {rank}", **place)
+    asked = sum(side.query[head] @ query for side in sides) / 2
+    found = sum(side.key[side.group(head)] @ contrast for side in sides) / 2
+    whole, *rest = (float((queries @ query) @ found + asked @ (keys @ contrast)) for queries, keys in cut)
+    for rank, value in zip(RANKS, rest, strict=True):
+        yield row("qk_truncated", mode, ratio(value, whole), label=f"rank {rank}", **place)
 
 
 def _scalar(kernel: Kernel) -> float:
     return (kernel.left @ kernel.right).item()
 
 
-def truncated_shares(first: AttentionFactors, second: AttentionFactors, head: int, query: np.ndarray, contrast: np.ndarray) -> list[float]:
-    """Share of the change of query^T Q^T K contrast that is left when the changes of Q and K are cut to each of RANKS."""
+def truncated_changes(sides: Sides, head: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The changes of one head's Q and K, each (d_h, n + 1): whole, then cut to each of RANKS."""
+    first, second = sides
     group = first.group(head)
     changes = (second.query[head] - first.query[head], second.key[group] - first.key[group])
-    means = ((second.query[head] + first.query[head]) / 2, (second.key[group] + first.key[group]) / 2)
-
-    def value(moved_query: np.ndarray, moved_key: np.ndarray) -> float:
-        return float((moved_query @ query) @ (means[1] @ contrast) + (means[0] @ query) @ (moved_key @ contrast))
-
-    whole = value(*changes)
     parts = [np.linalg.svd(moved, full_matrices=False) for moved in changes]
-    cut = [[(left[:, :rank] * values[:rank]) @ right[:rank] for left, values, right in parts] for rank in RANKS]
-    return [ratio(value(*pair), whole) for pair in cut]
+    cut = [tuple((left[:, :rank] * values[:rank]) @ right[:rank] for left, values, right in parts) for rank in RANKS]
+    return [changes, *cut]
 
 
 def composition_rows(
@@ -158,18 +176,19 @@ def composition_rows(
     frames: Sequence[tuple[Frame, Frame]],
     mode: Mode,
 ) -> Rows:
-    """What every head of a block reads of a contrast that one head of an earlier block has moved; `places`: block, earlier block, head."""
+    """What every head of a block reads of a contrast that one head of an earlier block has moved, as its key and as its query; `places`:
+    block, earlier block, head."""
     block, earlier, source = places
-    by_name: Mapping[str, tuple[Frame, Frame]] = {pair[0].probe.name: pair for pair in frames}
-    for pair in frames:
-        control = by_name.get(pair[0].probe.control or "")
-        if control is None:
-            continue
+    for question in questions(frames):
+        moved = [
+            np.append(head_kernel(writer, source).applied(contrast), 0.0)[None]
+            for writer, contrast in zip(writers, question.contrasts[:, None], strict=True)
+        ]
         for head in range(readers[0].heads):
-            values = []
-            for reader, writer, frame, other in zip(readers, writers, pair, control, strict=True):
-                moved = head_kernel(writer, source)
-                written = np.append(moved.left @ (moved.right @ contrast_of(frame, other)[0]), 0.0)
-                values.append(_scalar(_between(reader, head, frame.prototype[None], written[None])))
-            place: dict[str, Any] = {"block": block, "part": "attention", "head": head, "probe": pair[0].probe.name}
-            yield two_sided("qk_composition", mode, *values, label=f"block {earlier} head {source}", **place)
+            place: dict[str, Any] = {"block": block, "part": "attention", "head": head, "probe": question.probe}
+            for statistic, queries, keys in (
+                ("qk_composition", question.queries[:, None], moved),
+                ("qk_composition_query", moved, question.queries[:, None]),
+            ):
+                values = [_scalar(_between(reader, head, query, key)) for reader, query, key in zip(readers, queries, keys, strict=True)]
+                yield two_sided(statistic, mode, *values, label=f"block {earlier} head {source}", **place)

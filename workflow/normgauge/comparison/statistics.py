@@ -89,8 +89,10 @@ STATISTICS: Mapping[str, Statistic] = {
     "ov_probe_enrichment": _ov(False, OV, "15", "that share over the subspace's share of the dimensions"),
     "ov_common_share": _ov(False, OV | PROBED, "24", "share of the head-common mode in the changes of a block's probe kernels"),
     # --- QK
-    "qk_contrast": _qk(True, QK | PROBED, "6, 9-11", "q^T Q^T R K c at an offset: q the probes' mean, c that minus their control's"),
-    "qk_contrast_controlled": _qk(True, QK | PROBED, "11", "the same with q the probes' mean minus their control's"),
+    "qk_contrast": _qk(
+        True, QK | PROBED, "6, 9-11, 22", "q^T Q^T R K c at an offset: q the asking set's mean, c the probes' minus their control's"
+    ),
+    "qk_contrast_controlled": _qk(True, QK | PROBED, "11, 22", "the same with q that mean minus its control's"),
     "qk_contrast_radial_free": _qk(True, QK, "11", "qk_contrast without the part of the change along the mean kernel"),
     "qk_contrast_query_part": _qk(True, (QK | PROBED) - {"queries"}, "12", "part of the change of qk_contrast that the query map made"),
     "qk_contrast_key_part": _qk(True, (QK | PROBED) - {"queries"}, "12", "part of the change of qk_contrast that the key map made"),
@@ -100,7 +102,8 @@ STATISTICS: Mapping[str, Statistic] = {
     "qk_energy": _qk(False, QK, "9", "squared norm of the change of Q^T K"),
     "qk_relative": _qk(False, QK, "9", "norm of the change of Q^T K over that of the mean of the two kernels"),
     "qk_truncated": _qk(False, QK - {"queries"}, "18", "share of qk_contrast that remains with the changes of Q and K cut to a rank"),
-    "qk_composition": _qk(True, QK | PROBED, "13", "q^T Q^T K O V c through an earlier head"),
+    "qk_composition": _qk(True, QK | PROBED, "13, 22", "q^T Q^T K O V c through an earlier head"),
+    "qk_composition_query": _qk(True, QK | PROBED, "22", "the same with what the head moves as the query: (O V c)^T Q^T K q"),
     # --- MLP
     "mlp_up_path": _mlp(True, MLP | PROBED, "5", "sum over units of (Z d) . (Z u) / sum(Z^2)"),
     "mlp_gate_path": _mlp(True, (MLP | PROBED) - {"scales"}, "5", "the same through the gate"),
@@ -116,6 +119,20 @@ STATISTICS: Mapping[str, Statistic] = {
     "mlp_rescaling_share": _mlp(False, MLP - UNITS, "23", "share of the change of (u, d) that reciprocal scales of up and down explain"),
     "mlp_direction_share": _mlp(
         False, (MLP - UNITS) | {"folds"}, "23", "share of the change of down that is no change of its columns' lengths"
+    ),
+    "mlp_motifs": _mlp(True, MLP | PROBED, "20", "number of units that read and write one token, by mlp_motif_unit"),
+    "mlp_motif_unit": _mlp(True, (MLP | PROBED) - {"units"}, "20", "smallest cosine of a unit's rows with one token; the largest ones"),
+    "mlp_motif_write": _mlp(
+        True, (MLP | PROBED) - {"units"}, "20", "cosine of what that unit writes with the token, times the sign of what it reads of it"
+    ),
+    "mlp_gate_contrast": _mlp(
+        True, MLP | PROBED, "29", "mean cosine of gates with a contrast, of the units that add to mlp_up_path or take from it"
+    ),
+    "mlp_reader": _mlp(
+        True, MLP | PROBED, "21", "share of a contrast moved by all earlier heads that units read, weighted by what they write of the set"
+    ),
+    "mlp_reader_unit": _mlp(
+        True, (MLP | PROBED) - {"units", "heads"}, "21", "part of that share of one unit and one earlier head; the largest changes"
     ),
     # --- trilinear
     "trilinear_energy": Statistic("trilinear", False, MLP, "14, 19", "squared norm of the change of sum over units of d (x) sym(reads)"),

@@ -26,6 +26,7 @@ from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.kernels import change
 from normgauge.comparison.location import location_tests, test_count
 from normgauge.comparison.mlp import factorial_rows, mlp_rows
+from normgauge.comparison.motifs import Writer, motif_rows, writers
 from normgauge.comparison.nulls import Test, draws_needed, test_rows
 from normgauge.comparison.ov import ov_rows, token_kernel
 from normgauge.comparison.pair import Pair, open_pair
@@ -130,6 +131,7 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
     for mode in Mode:
         spectra = _Spectra(mode)
         strongest: tuple[float, _Block, int] | None = None
+        earlier: list[Writer] = []
         for number, attention, feed_forward in layers:
             block = _read(pair, number, attention, feed_forward, mode)
             if block.attention:
@@ -147,9 +149,12 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
             if block.feed_forward:
                 assert feed_forward is not None
                 rows += mlp_rows(number, *block.feed_forward, seen[mode], mode)
+                rows += motif_rows(number, block.feed_forward, earlier, seen[mode], mode)
                 spectra.add(number, "mlp", block.feed_forward, seen[mode], rows)
                 if mode == Mode.RAW:
                     rows += factorial_rows((pair.a, pair.b), feed_forward, seen)
+            if block.attention:
+                earlier += writers(number, block.attention, seen[mode])
             progress.step()
         rows += spectra.pooled(pair, names)
     return rows

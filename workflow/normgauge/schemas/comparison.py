@@ -66,7 +66,7 @@ tables = Tables(
             ("head", INT, "head, from 0"),
             ("unit", INT, "feed-forward unit, from 0"),
             ("probe", STRING, "probe set"),
-            ("label", STRING, "offset, token, term or band"),
+            ("label", STRING, "offset, token, term, band, cutoff, contrast or earlier head"),
             ("a", FLOAT, "the statistic of A, where each side has one"),
             ("b", FLOAT, "the statistic of B"),
             ("change", FLOAT, "!b - a; of an even statistic the size of the change"),
