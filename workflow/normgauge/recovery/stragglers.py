@@ -17,7 +17,7 @@ import numpy as np
 
 from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.grids import Grid
-from normgauge.recovery.least_squares import FEW_ROWS, deciding_rows, row_scales
+from normgauge.recovery.least_squares import FEW_ROWS, TARGET_ROUNDING, deciding_rows, row_scales
 
 REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
@@ -45,10 +45,10 @@ class Evidence:
     rows: int
 
     @classmethod
-    def of(cls, undecided: np.ndarray, residual: np.ndarray) -> Evidence:
-        """From (N, u) design columns and the (N,) residual of the rounded column."""
+    def of(cls, undecided: np.ndarray, residual: np.ndarray, rounding: np.ndarray | float = 0.0) -> Evidence:
+        """From (N, u) design columns, the (N,) residual of the rounded column, and the (N,) rounding of the outputs, all in one unit."""
         scale = 2.0 ** -np.rint(np.log2(max(float(np.sqrt(np.mean(residual**2))), np.finfo(float).tiny)))
-        undecided, residual = undecided * scale, residual * scale
+        undecided, residual, rounding = undecided * scale, residual * scale, rounding * scale
         triangle = _triangle(np.column_stack([undecided, residual]))
         count = undecided.shape[1]
         square, left = triangle[:count, :count], np.abs(residual)
@@ -56,7 +56,7 @@ class Evidence:
             inverse = np.linalg.inv(square)
             left = np.abs(residual - undecided @ (inverse @ triangle[:count, count]))
             few = (deciding_rows(np.square(inverse @ inverse.T @ undecided.T)) < FEW_ROWS).any()
-            left = np.maximum(left, np.sqrt(np.mean(residual**2))) if few else left
+            left = np.maximum(left, np.maximum(np.sqrt(np.mean(residual**2)), rounding)) if few else left
         weighted = undecided * left[:, None]
         return cls(triangle, weighted.T @ weighted, len(residual))
 
@@ -147,5 +147,9 @@ def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray, 
     """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler."""
     starts = np.column_stack([straggler.start for straggler in given])
     scale = row_scales(design)
-    residuals, design = arithmetic.residual(targets, design, starts) * scale, design * scale
-    return [Evidence.of(design[:, straggler.coordinates], residuals[:, place]) for place, straggler in enumerate(given)]
+    residuals, design, rounding = (
+        arithmetic.residual(targets, design, starts) * scale,
+        design * scale,
+        TARGET_ROUNDING * np.abs(targets) * scale,
+    )
+    return [Evidence.of(design[:, straggler.coordinates], residuals[:, place], rounding[:, place]) for place, straggler in enumerate(given)]
