@@ -13,6 +13,7 @@ A single deviation for all rows underrates the coordinates that few large rows d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
@@ -65,6 +66,19 @@ def design_matrix(inputs: np.ndarray, intercept: bool, without: int | None = Non
 
 
 _NOTHING = np.empty((0, 0)), np.empty(0, dtype=np.intp), np.empty((0, 0))
+
+
+def row_digests(inputs: np.ndarray) -> np.ndarray:
+    """(N,) uint64, equal for rows of (N, n) float64 inputs that are bit for bit the same, and practically only for these."""
+    rows = np.ascontiguousarray(inputs)
+    return np.array([int.from_bytes(blake2b(row, digest_size=8).digest(), "little") for row in rows], dtype=np.uint64)
+
+
+def distinct_rows(digests: np.ndarray) -> np.ndarray:
+    """Ascending indices of the first row of each kind. Equal inputs have equal outputs, rounding included: repeated, they are no new
+    observation, and a noise that counted them as one would be too small.
+    """
+    return np.sort(np.unique(digests, return_index=True)[1])
 
 
 def row_scales(design: np.ndarray) -> np.ndarray:

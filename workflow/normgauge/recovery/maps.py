@@ -115,7 +115,7 @@ def gauge_design(inputs: np.ndarray, gains: np.ndarray, biases: np.ndarray | Non
 def _require_rows(inputs: np.ndarray) -> None:
     rows, width = inputs.shape
     if rows < width + 2:
-        raise InputError(f"{rows} observations of {width} inputs: at least {width + 2} are needed; observe more sequences")
+        raise InputError(f"{rows} different observations of {width} inputs: at least {width + 2} are needed; observe more sequences")
 
 
 def recover(

@@ -60,6 +60,11 @@ class Evidence:
         weighted = undecided * left[:, None]
         return cls(triangle, weighted.T @ weighted, len(residual))
 
+    @classmethod
+    def nothing(cls, count: int) -> Evidence:
+        """No observation of `count` coordinates."""
+        return cls(np.zeros((count + 1, count + 1)), np.zeros((count, count)), 0)
+
     def merge(self, other: Evidence) -> Evidence:
         triangle = _triangle(np.vstack([self.triangle, other.triangle]))
         return Evidence(triangle, self.spread + other.spread, self.rows + other.rows)
@@ -88,7 +93,8 @@ def _well_conditioned(triangle: np.ndarray) -> bool:
 
 
 def _triangle(matrix: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.qr(matrix, mode="r"))
+    missing = max(0, matrix.shape[1] - len(matrix))
+    return np.asarray(np.linalg.qr(np.pad(matrix, ((0, missing), (0, 0))), mode="r"))
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,8 @@ def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
 
 def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray, arithmetic: Arithmetic) -> list[Evidence]:
     """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler."""
+    if not len(design):
+        return [Evidence.nothing(len(straggler.coordinates)) for straggler in given]
     starts = np.column_stack([straggler.start for straggler in given])
     scale = row_scales(design)
     residuals, design, rounding = (
