@@ -26,6 +26,8 @@ FEW_ROWS = 16
 """Number of rows up to which their own residuals are too few to estimate the noise of what they decide."""
 TARGET_ROUNDING = 2.0**-53
 """Largest error of rounding a target, relative to it."""
+COMMON_ROUNDING = 2.0**-55
+"""How much of the targets' rounding, relative to them, may be the same for all rows, so that many rows do not average it out."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, e
     """Least-squares values of (N, k) targets on a full-rank design.
 
     `extended` forms the residual in extended precision; what is left of it then is the rounding of the targets alone, and so is the noise.
+    A product that made the targets rounds with a bias, so that part of it is taken to be common to all rows.
     A handful of rows that decide a coordinate (a feature hardly ever active) leave too little residual to judge their errors by: each is
     taken to have at least the deviation of all rows and the rounding of its target.
     """
@@ -135,9 +138,12 @@ def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, e
     if extended:
         residual -= arithmetic.product(factors.orthogonal, projected)
         projected = np.zeros((1, 1))
+        common = arithmetic.solve_triangle(factors.triangle, arithmetic.product(adjoint, COMMON_ROUNDING * np.abs(targets)))
     np.square(residual, out=residual)
     left_over = np.maximum(residual.sum(axis=0) - np.einsum("ij,ij->j", projected, projected), 0.0)
     variance = arithmetic.product(factors.influence, residual)
+    if extended:
+        variance += common**2
     if len(factors.few):
         rows, count = factors.design.shape
         errors = np.maximum(left_over / (rows - count), np.square(TARGET_ROUNDING * targets))

@@ -260,7 +260,7 @@ def settle(
     if not calls:
         return recovered, []
     values, margins, looks = recovered.values.copy(), recovered.margins.copy(), []
-    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]], arithmetic)
+    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]], arithmetic, rounded_once=False)
     for call, seen in zip(calls, evidence, strict=True):
         decision = call.decide(seen, grid)
         looks.append(SecondLook(call, seen, decision, float(first[call.coordinates, call.column].min())))

@@ -59,7 +59,8 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
         waiting = [number for number, entry in enumerate(report["stragglers"]) if entry["open"] and entry["module"] == module]
         given = [_straggler(report["stragglers"][number], evidence[f"{number}.start"]) for number in waiting]
         order = [columns.index(straggler.column) for straggler in given]
-        for number, straggler, new in zip(waiting, given, gather(given, design, outputs[:, order], arithmetic("torch")), strict=True):
+        looks = gather(given, design, outputs[:, order], arithmetic("torch"), rounded_once=True)
+        for number, straggler, new in zip(waiting, given, looks, strict=True):
             entry = report["stragglers"][number]
             seen = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"]).merge(new)
             decision = straggler.decide(seen, grid)
