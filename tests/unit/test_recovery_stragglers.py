@@ -53,7 +53,7 @@ def test_stragglers_appear_are_flagged_and_close_with_fresh_observations():
         while decision.margins.min() < REQUIRED_MARGIN and rounds < 100:
             fresh = hard_layer(4000, seed=1000 + rounds)
             design = np.hstack([fresh.inputs, np.ones((4000, 1))])
-            seen = seen.merge(gather([origin], design, fresh.outputs[:, [origin.column]], TORCH)[0])
+            seen = seen.merge(gather([origin], design, fresh.outputs[:, [origin.column]], TORCH, True)[0])
             decision = origin.decide(seen, layer.grid)
             rounds += 1
         assert decision.margins.min() >= REQUIRED_MARGIN
@@ -95,7 +95,9 @@ def test_a_weight_below_its_noise_is_out_of_reach():
     noise = generator.standard_normal(1000) * 1e-9
     for weight, reached in ((0.0, False), (0.25, True)):
         straggler = Straggler(0, np.array([1]), np.array([0.5, weight, 0.0]))
-        decision = straggler.decide(gather([straggler], design, (design @ straggler.start + noise)[:, None], TORCH)[0], grid("float32"))
+        decision = straggler.decide(
+            gather([straggler], design, (design @ straggler.start + noise)[:, None], TORCH, True)[0], grid("float32")
+        )
         assert decision.within_reach(16) is reached
         assert (decision.values[0] == weight, decision.margins[0] >= REQUIRED_MARGIN) == (True, reached)
 
@@ -133,7 +135,7 @@ def test_a_residual_in_plain_float64_would_claim_a_wrong_value_and_the_sliced_on
     plain = straggler.decide(Evidence.of(design[:, 15:], outputs - summed_in_order(design, start)), store)
     assert plain.values[0] != start[-1]
     assert plain.margins[0] >= REQUIRED_MARGIN
-    sliced = straggler.decide(gather([straggler], design, outputs[:, None], TORCH)[0], store)
+    sliced = straggler.decide(gather([straggler], design, outputs[:, None], TORCH, True)[0], store)
     assert sliced.values[0] == start[-1]
     assert sliced.margins[0] >= REQUIRED_MARGIN
 

@@ -34,7 +34,7 @@ class Array:
         return size // (8 * self.width)
 
     def read(self, folder: Path, columns: slice = slice(None)) -> np.ndarray:
-        """(N, width) float64, or some of its columns, C-ordered. InputError when the file is missing or torn, or holds NaN or infinities."""
+        """(N, width) float64, or some of its columns, C-ordered. InputError when the file is missing, torn or not finite."""
         shape = (self.rows(folder), self.width)
         values = np.array(np.memmap(folder / f"{self.name}.f64", np.float64, "r", shape=shape)[:, columns], order="C")
         if not np.isfinite(values).all():
@@ -128,7 +128,7 @@ class Description:
 
     @staticmethod
     def read(folder: Path) -> Description:
-        """The description in a folder; InputError when it is missing or not one, or when the arrays beside it are not those it describes."""
+        """The description in a folder; InputError when it is missing or not one, or when the arrays beside it are not its own."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text())

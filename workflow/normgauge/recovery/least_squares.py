@@ -13,6 +13,7 @@ A single deviation for all rows underrates the coordinates that few large rows d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
@@ -23,8 +24,10 @@ DEPENDENT = 1e-12
 
 FEW_ROWS = 16
 """Number of rows up to which their own residuals are too few to estimate the noise of what they decide."""
-TARGET_ROUNDING = 2.0**-55
-"""Less than float64's rounding can deviate, relative to the targets."""
+TARGET_ROUNDING = 2.0**-53
+"""Largest error of rounding a target, relative to it."""
+COMMON_ROUNDING = 2.0**-55
+"""How much of the targets' rounding, relative to them, may be the same for all rows, so that many rows do not average it out."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Factorisation:
     """A factored design.
 
     design: (N, n) with its rows scaled by `row_scale` (N, 1); orthogonal: (N, n), triangle: (n, n) upper. influence: (n, N), by how
-    much the squared residual of each observation counts in each coordinate's variance; pooled: (n,) by how much their common deviation
-    does, for coordinates that a handful of rows decide, else 0 (see `solve`). Both empty where null_rank > 0.
+    much the squared residual of each observation counts in each coordinate's variance. few: (m,) coordinates that a handful of rows
+    decide, few_squares: (m, N) by how much the squared error of each observation counts in theirs. All empty where null_rank > 0.
     null_rank: number of directions that the design does not see.
     """
 
@@ -42,7 +45,8 @@ class Factorisation:
     orthogonal: np.ndarray
     triangle: np.ndarray
     influence: np.ndarray
-    pooled: np.ndarray
+    few: np.ndarray
+    few_squares: np.ndarray
     null_rank: int
 
 
@@ -61,6 +65,22 @@ def design_matrix(inputs: np.ndarray, intercept: bool, without: int | None = Non
     """[X, 1] (or X) as a C-ordered float64 array, with column `without` left out."""
     kept = inputs if without is None else np.delete(inputs, without, axis=1)
     return np.hstack([kept, np.ones((len(kept), 1))]) if intercept else np.ascontiguousarray(kept)
+
+
+_NOTHING = np.empty((0, 0)), np.empty(0, dtype=np.intp), np.empty((0, 0))
+
+
+def row_digests(inputs: np.ndarray) -> np.ndarray:
+    """(N,) uint64, equal for rows of (N, n) float64 inputs that are bit for bit the same, and practically only for these."""
+    rows = np.ascontiguousarray(inputs)
+    return np.array([int.from_bytes(blake2b(row, digest_size=8).digest(), "little") for row in rows], dtype=np.uint64)
+
+
+def distinct_rows(digests: np.ndarray) -> np.ndarray:
+    """Ascending indices of the first row of each kind. Equal inputs have equal outputs, rounding included: repeated, they are no new
+    observation, and a noise that counted them as one would be too small.
+    """
+    return np.sort(np.unique(digests, return_index=True)[1])
 
 
 def row_scales(design: np.ndarray) -> np.ndarray:
@@ -86,21 +106,23 @@ def factorise(design: np.ndarray, arithmetic: Arithmetic) -> Factorisation:
         np.square(influence, out=influence)
         if (np.sqrt(influence.sum(axis=1)) * lengths < 1 / DEPENDENT).all():
             leverage = np.einsum("ij,ij->i", orthogonal, orthogonal)
-            pooled = np.where(deciding_rows(influence) < FEW_ROWS, influence.sum(axis=1), 0.0)
+            few = np.flatnonzero(deciding_rows(influence) < FEW_ROWS)
+            few_squares = influence[few]
             influence /= np.maximum(1 - leverage, 1 / len(design))
-            return Factorisation(design, scale, orthogonal, triangle, influence, pooled, 0)
+            return Factorisation(design, scale, orthogonal, triangle, influence, few, few_squares, 0)
     scaled = triangle / np.where(lengths > 0, lengths, 1.0)
     singular = np.linalg.svd(scaled, compute_uv=False)
     null_rank = max(1, int((singular <= DEPENDENT * singular[0]).sum()))
-    return Factorisation(design, scale, orthogonal, triangle, np.empty((0, 0)), np.empty(0), null_rank)
+    return Factorisation(design, scale, orthogonal, triangle, *_NOTHING, null_rank)
 
 
 def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, extended: bool = False) -> Solution:
     """Least-squares values of (N, k) targets on a full-rank design.
 
     `extended` forms the residual in extended precision; what is left of it then is the rounding of the targets alone, and so is the noise.
-    A handful of rows that decide a coordinate (a feature hardly ever active) leave too little residual to judge their errors by: they are
-    taken to have at least the deviation of all rows, and these that of the rounding of the targets.
+    A product that made the targets rounds with a bias, so that part of it is taken to be common to all rows.
+    A handful of rows that decide a coordinate (a feature hardly ever active) leave too little residual to judge their errors by: each is
+    taken to have at least the deviation of all rows and the rounding of its target.
     """
     targets = targets * factors.row_scale
     adjoint = factors.orthogonal.T
@@ -116,12 +138,15 @@ def solve(factors: Factorisation, targets: np.ndarray, arithmetic: Arithmetic, e
     if extended:
         residual -= arithmetic.product(factors.orthogonal, projected)
         projected = np.zeros((1, 1))
+        common = arithmetic.solve_triangle(factors.triangle, arithmetic.product(adjoint, COMMON_ROUNDING * np.abs(targets)))
     np.square(residual, out=residual)
     left_over = np.maximum(residual.sum(axis=0) - np.einsum("ij,ij->j", projected, projected), 0.0)
     variance = arithmetic.product(factors.influence, residual)
-    rows, count = factors.design.shape
-    deviation = np.maximum(left_over / (rows - count), TARGET_ROUNDING**2 * size / rows)
-    if factors.pooled.any():
-        np.maximum(variance, np.outer(factors.pooled, deviation), out=variance)
+    if extended:
+        variance += common**2
+    if len(factors.few):
+        rows, count = factors.design.shape
+        errors = np.maximum(left_over / (rows - count), np.square(TARGET_ROUNDING * targets))
+        variance[factors.few] = np.maximum(variance[factors.few], arithmetic.product(factors.few_squares, errors))
     noise = np.sqrt(variance)
     return Solution(values, noise, np.sqrt(left_over / np.where(size > 0, size, 1.0)))

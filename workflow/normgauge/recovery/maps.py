@@ -115,7 +115,7 @@ def gauge_design(inputs: np.ndarray, gains: np.ndarray, biases: np.ndarray | Non
 def _require_rows(inputs: np.ndarray) -> None:
     rows, width = inputs.shape
     if rows < width + 2:
-        raise InputError(f"{rows} observations of {width} inputs: at least {width + 2} are needed; observe more sequences")
+        raise InputError(f"{rows} different observations of {width} inputs: at least {width + 2} are needed; observe more sequences")
 
 
 def recover(
@@ -260,7 +260,7 @@ def settle(
     if not calls:
         return recovered, []
     values, margins, looks = recovered.values.copy(), recovered.margins.copy(), []
-    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]], arithmetic)
+    evidence = gather(calls, design_matrix(inputs, intercept), outputs[:, [call.column for call in calls]], arithmetic, rounded_once=False)
     for call, seen in zip(calls, evidence, strict=True):
         decision = call.decide(seen, grid)
         looks.append(SecondLook(call, seen, decision, float(first[call.coordinates, call.column].min())))

@@ -11,6 +11,8 @@ from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
+ROUNDING = 2.0**-53
+
 
 @dataclass(frozen=True)
 class NormParameters:
@@ -34,7 +36,10 @@ def normalised(inputs: np.ndarray, kind: NormKind, eps: float) -> np.ndarray:
 
 
 def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, has_bias: bool) -> NormParameters:
-    """Gain and bias per feature from (N, d) input and output of a norm, with one refinement on the residual."""
+    """Gain and bias per feature from (N, d) input and output of a norm, with one refinement on the residual.
+
+    Their noise is estimated row by row as in `least_squares`, each output having at least float64's rounding.
+    """
     unit = normalised(inputs, kind, eps)
     rows = len(unit)
     mean = unit.mean(axis=0) if has_bias else np.zeros(unit.shape[1])
@@ -49,12 +54,17 @@ def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, h
             biases = biases + residual.mean(axis=0) - step * mean
         residual = outputs - unit * gains - biases
     deviation = np.sqrt(np.einsum("ij,ij->j", residual, residual) / (rows - 1 - has_bias))
+    by_gain = centred / energy
+    squares = np.square(np.maximum(np.abs(residual), ROUNDING * np.abs(outputs)))
+    gain_noise, bias_noise = (np.sqrt(np.einsum("ij,ij,ij->j", part, part, squares)) for part in (by_gain, 1 / rows - mean * by_gain))
     scale = np.sqrt(np.einsum("ij,ij->j", outputs, outputs) / rows)
+    # outputs that vary by a few of their own roundings only are rounded alike, and many of them tell no more than one
+    common = np.where(outputs.std(axis=0) < 16 * ROUNDING * scale, np.sqrt(rows), 1.0)
     return NormParameters(
         gains,
         biases if has_bias else None,
-        deviation / np.sqrt(energy),
-        deviation * np.sqrt(1 / rows + mean * mean / energy) if has_bias else None,
+        gain_noise * common,
+        bias_noise * common if has_bias else None,
         np.where(np.isnan(energy), 0.0, deviation / np.where(scale > 0, scale, 1.0)),
     )
 
@@ -64,7 +74,7 @@ def stored(values: np.ndarray, noise: np.ndarray, offset: float, grid: Grid) -> 
 
     What cannot be told from zero is recorded as zero, of margin 0; what lies off the grid is NaN.
     """
-    noise = np.maximum(noise, 2.0**-53 * np.abs(values))
+    noise = np.maximum(noise, ROUNDING * np.abs(values))
     values = values - offset
     rounded = np.where(np.abs(values) < REQUIRED_MARGIN * noise, 0.0, grid.round(values))
     kept = np.abs(values - rounded) <= ACCEPTED_DEVIATIONS * noise

@@ -23,7 +23,7 @@ from normgauge.provenance import atomic_path
 from normgauge.recovery import grids
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.description import Array, Description, ObservedMap
-from normgauge.recovery.least_squares import design_matrix
+from normgauge.recovery.least_squares import design_matrix, distinct_rows, row_digests
 from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
 from normgauge.recovery.terminal import run
 
@@ -49,12 +49,18 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
     for module, columns in open_columns(report).items():
         item = maps[module]
         grid = grids.grid(description.tensor(item.weight).dtype)
-        design = design_matrix(Array(f"{module}.inputs", item.inputs.width).read(fresh), item.bias is not None)
-        outputs = Array(f"{module}.outputs", len(columns)).read(fresh)
+        inputs = Array(f"{module}.inputs", item.inputs.width).read(fresh)
+        digests, before = row_digests(inputs), evidence.get(f"{module}.seen", np.empty(0, dtype=np.uint64))
+        new_rows = distinct_rows(digests)
+        new_rows = new_rows[~np.isin(digests[new_rows], before)]
+        evidence[f"{module}.seen"] = np.concatenate([before, digests[new_rows]])
+        design = design_matrix(inputs[new_rows], item.bias is not None)
+        outputs = Array(f"{module}.outputs", len(columns)).read(fresh)[new_rows]
         waiting = [number for number, entry in enumerate(report["stragglers"]) if entry["open"] and entry["module"] == module]
         given = [_straggler(report["stragglers"][number], evidence[f"{number}.start"]) for number in waiting]
         order = [columns.index(straggler.column) for straggler in given]
-        for number, straggler, new in zip(waiting, given, gather(given, design, outputs[:, order], arithmetic("torch")), strict=True):
+        looks = gather(given, design, outputs[:, order], arithmetic("torch"), rounded_once=True)
+        for number, straggler, new in zip(waiting, given, looks, strict=True):
             entry = report["stragglers"][number]
             seen = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"]).merge(new)
             decision = straggler.decide(seen, grid)

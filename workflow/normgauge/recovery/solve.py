@@ -31,6 +31,7 @@ from normgauge.recovery import certificate, embeddings, falsifier, grids, hardes
 from normgauge.recovery.arithmetic import Arithmetic, arithmetic
 from normgauge.recovery.description import Description, ObservedMap, ObservedNorm
 from normgauge.recovery.hardest import Hardest
+from normgauge.recovery.least_squares import distinct_rows, row_digests
 from normgauge.recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
 from normgauge.recovery.second_stage import record
 from normgauge.recovery.stragglers import REQUIRED_MARGIN
@@ -134,6 +135,8 @@ def _solve_group(
     """All maps with one input array (and, without a LayerNorm, with or without bias alike)."""
     start = time.perf_counter()
     inputs = members[0].inputs.read(folder)
+    kept = distinct_rows(row_digests(inputs))
+    inputs = inputs[kept]
     try:
         design = _design(description, members[0], behind, inputs, route, results)
     except InputError as error:
@@ -147,7 +150,7 @@ def _solve_group(
         parts = []
         for first in range(0, item.outputs.width, COLUMNS_AT_ONCE):
             columns = slice(first, min(first + COLUMNS_AT_ONCE, item.outputs.width))
-            outputs = item.outputs.read(folder, columns)
+            outputs = item.outputs.read(folder, columns)[kept]
             part = maps.recover(design, [outputs], [item.bias is not None], grid, route, seed)[0]
             results.hardest = hardest.harder(results.hardest, item, part, first)
             part, looks = maps.settle(design, part, inputs, outputs, item.bias is not None, grid, route)
@@ -263,11 +266,13 @@ def _study_hardest(description: Description, folder: Path, route: Arithmetic, se
         return
     item, column = results.hardest.item, results.hardest.column
     norm = next(norm for norm in description.norms if norm.name == item.norm)
+    inputs = item.inputs.read(folder)
+    kept = distinct_rows(row_digests(inputs))
     results.hardest_study = hardest.study(
         results.hardest,
         lambda inputs: _design(description, item, description.layer_norm_behind(item), inputs, route, results),
-        item.inputs.read(folder),
-        item.outputs.read(folder, slice(column, column + 1)),
+        inputs[kept],
+        item.outputs.read(folder, slice(column, column + 1))[kept],
         results.outcomes[norm.gain].values + norm.gain_offset,
         grids.grid(description.tensor(item.weight).dtype),
         route,

@@ -17,7 +17,7 @@ import numpy as np
 
 from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.grids import Grid
-from normgauge.recovery.least_squares import FEW_ROWS, deciding_rows, row_scales
+from normgauge.recovery.least_squares import COMMON_ROUNDING, FEW_ROWS, TARGET_ROUNDING, deciding_rows, row_scales
 
 REQUIRED_MARGIN = 4.0
 """Distance from the rounding boundary, in noises, from which on a rounding counts as decided."""
@@ -45,10 +45,14 @@ class Evidence:
     rows: int
 
     @classmethod
-    def of(cls, undecided: np.ndarray, residual: np.ndarray) -> Evidence:
-        """From (N, u) design columns and the (N,) residual of the rounded column."""
+    def of(
+        cls, undecided: np.ndarray, residual: np.ndarray, rounding: np.ndarray | float = 0.0, common: np.ndarray | float = 0.0
+    ) -> Evidence:
+        """From (N, u) design columns and, all in one unit, the (N,) residual of the rounded column, the (N,) rounding of the outputs, and
+        the (N,) part of it that may be the same for all rows.
+        """
         scale = 2.0 ** -np.rint(np.log2(max(float(np.sqrt(np.mean(residual**2))), np.finfo(float).tiny)))
-        undecided, residual = undecided * scale, residual * scale
+        undecided, residual, rounding, common = undecided * scale, residual * scale, rounding * scale, common * scale
         triangle = _triangle(np.column_stack([undecided, residual]))
         count = undecided.shape[1]
         square, left = triangle[:count, :count], np.abs(residual)
@@ -56,9 +60,15 @@ class Evidence:
             inverse = np.linalg.inv(square)
             left = np.abs(residual - undecided @ (inverse @ triangle[:count, count]))
             few = (deciding_rows(np.square(inverse @ inverse.T @ undecided.T)) < FEW_ROWS).any()
-            left = np.maximum(left, np.sqrt(np.mean(residual**2))) if few else left
+            left = np.maximum(left, np.maximum(np.sqrt(np.mean(residual**2)), rounding)) if few else left
         weighted = undecided * left[:, None]
-        return cls(triangle, weighted.T @ weighted, len(residual))
+        alike = (undecided * np.reshape(common, (-1, 1))).sum(axis=0)
+        return cls(triangle, weighted.T @ weighted + np.outer(alike, alike), len(residual))
+
+    @classmethod
+    def nothing(cls, count: int) -> Evidence:
+        """No observation of `count` coordinates."""
+        return cls(np.zeros((count + 1, count + 1)), np.zeros((count, count)), 0)
 
     def merge(self, other: Evidence) -> Evidence:
         triangle = _triangle(np.vstack([self.triangle, other.triangle]))
@@ -88,7 +98,8 @@ def _well_conditioned(triangle: np.ndarray) -> bool:
 
 
 def _triangle(matrix: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.qr(matrix, mode="r"))
+    missing = max(0, matrix.shape[1] - len(matrix))
+    return np.asarray(np.linalg.qr(np.pad(matrix, ((0, missing), (0, 0))), mode="r"))
 
 
 @dataclass(frozen=True)
@@ -143,9 +154,20 @@ def close_calls(values: np.ndarray, margins: np.ndarray) -> list[Straggler]:
     ]
 
 
-def gather(given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray, arithmetic: Arithmetic) -> list[Evidence]:
-    """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler."""
+def gather(
+    given: Sequence[Straggler], design: np.ndarray, targets: np.ndarray, arithmetic: Arithmetic, rounded_once: bool
+) -> list[Evidence]:
+    """The evidence of (N, n) design [X, 1] (or X) and (N, len(given)) outputs, one column per straggler.
+
+    `rounded_once`: the outputs are not those of a float64 product, whose roundings have something in common, but sums rounded once.
+    """
+    if not len(design):
+        return [Evidence.nothing(len(straggler.coordinates)) for straggler in given]
     starts = np.column_stack([straggler.start for straggler in given])
     scale = row_scales(design)
-    residuals, design = arithmetic.residual(targets, design, starts) * scale, design * scale
-    return [Evidence.of(design[:, straggler.coordinates], residuals[:, place]) for place, straggler in enumerate(given)]
+    residuals, design, sizes = arithmetic.residual(targets, design, starts) * scale, design * scale, np.abs(targets) * scale
+    shares = TARGET_ROUNDING, 0.0 if rounded_once else COMMON_ROUNDING
+    return [
+        Evidence.of(design[:, straggler.coordinates], residuals[:, place], *(share * sizes[:, place] for share in shares))
+        for place, straggler in enumerate(given)
+    ]
