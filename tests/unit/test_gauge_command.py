@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,23 +20,41 @@ from normgauge.checkpoints.building import build_model
 from normgauge.command import main
 from normgauge.gauge.absorb import absorb_gains, untied
 from normgauge.gauge.check import check
+from normgauge.gauge.correlation import correlate
 from normgauge.gauge.groups import Monomial, Orthogonal
-from normgauge.gauge.model_gauge import Gauge, read_gauge
+from normgauge.gauge.matching import contradictions, match
+from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
 from normgauge.gauge.transform import transformed
-from unit.gauge_models import tiny
+from normgauge.gauge.transport.sidecar import read_sidecar
+from normgauge.tables import read_metadata
+from unit.gauge_models import config_of, random_checkpoint, tiny
 
 LLAMA = ("llama", "LlamaForCausalLM")
+
+
+def stored(path, checkpoint, **changes):
+    """A checkpoint folder at `path`; `changes` are keys of its config."""
+    path.mkdir()
+    config = copy.deepcopy(checkpoint.config)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    config.save_pretrained(path)
+    save_file(dict(checkpoint.tensors), path / "model.safetensors")
+    return path
+
+
+def calibrated(folder, checkpoint, sequences=6, length=64):
+    """Random tokens for a checkpoint, beside its folder; the arguments that name them."""
+    entry, path = {"modality": "tokens", "calibration": "random-tokens"}, folder.with_name("calibration.parquet")
+    prepare(entry, folder, None, path, config=checkpoint.config, sequences=sequences, length=length)
+    return ["--calibration", str(path)]
 
 
 @pytest.fixture
 def folder(tmp_path):
     checkpoint, _ = tiny(*LLAMA)
-    path = tmp_path / "model"
-    path.mkdir()
-    checkpoint.config.save_pretrained(path)
-    save_file(dict(checkpoint.tensors), path / "model.safetensors")
-    entry = {"modality": "tokens", "calibration": "random-tokens"}
-    prepare(entry, path, None, tmp_path / "calibration.parquet", config=checkpoint.config, sequences=6, length=64)
+    path = stored(tmp_path / "model", checkpoint)
+    calibrated(path, checkpoint)
     return path
 
 
@@ -71,10 +94,7 @@ def test_another_function_and_bad_input(folder, tmp_path, capsys):
     (other / "config.json").write_text((folder / "config.json").read_text())
     assert main(["gauge", "check", str(folder), str(other), *probes]) == 1
     assert "first difference at decoder/block.2/output" in capsys.readouterr().out
-    bert, _ = tiny("bert", "BertModel")
-    (tmp_path / "bert").mkdir()
-    bert.config.save_pretrained(tmp_path / "bert")
-    save_file(dict(bert.tensors), tmp_path / "bert/model.safetensors")
+    stored(tmp_path / "bert", tiny("bert", "BertModel")[0])
     assert main(["gauge", "check", str(folder), str(tmp_path / "bert"), *probes]) == 1
     assert "compare checkpoints of one class and shape" in capsys.readouterr().err
     assert main(["gauge", "random", str(folder), str(tmp_path / "g"), "--space", "vocabulary"]) == 1
@@ -85,19 +105,82 @@ def test_another_function_and_bad_input(folder, tmp_path, capsys):
 
 def test_hidden_states_that_are_outputs_need_the_gauge(tmp_path, capsys):
     checkpoint, _ = tiny("llama", "LlamaModel")
-    source = tmp_path / "model"
-    source.mkdir()
-    checkpoint.config.save_pretrained(source)
-    save_file(dict(checkpoint.tensors), source / "model.safetensors")
-    entry = {"modality": "tokens", "calibration": "random-tokens"}
-    prepare(entry, source, None, tmp_path / "calibration.parquet", config=checkpoint.config, sequences=2, length=16)
+    probes = calibrated(stored(tmp_path / "model", checkpoint), checkpoint, 2, 16)
     names = [str(tmp_path / name) for name in ("model", "g.parquet", "moved")]
     assert main(["gauge", "random", *names[:2]]) == 0
     assert main(["gauge", "apply", *names]) == 0
-    pair = [names[0], names[2], "--calibration", str(tmp_path / "calibration.parquet")]
+    pair = [names[0], names[2], *probes]
     assert main(["gauge", "check", *pair]) == 1
     assert "need the --gauge between" in capsys.readouterr().out
     assert main(["gauge", "check", *pair, "--gauge", names[1]]) == 0
+
+
+def test_what_is_not_certain_is_said_and_changes_the_status(folder, tmp_path, capsys):
+    """Another model of the same shape is no gauged copy, and two coordinates that no probe tells apart are not found again."""
+    probes = ["--calibration", str(tmp_path / "calibration.parquet"), "--batches", "4"]
+    _, anatomy = tiny(*LLAMA)
+    stranger = stored(tmp_path / "stranger", random_checkpoint(config_of(*LLAMA), seed=6)[0])
+    assert main(["gauge", "recover", str(folder), str(stranger), str(tmp_path / "g.parquet"), *probes]) == 1
+    said = capsys.readouterr().out
+    assert "not certified" in said
+    assert "residual: uncertain are " in said
+    metadata = read_metadata(tmp_path / "g.parquet")
+    assert len(json.loads(metadata["uncertain"])["residual"]) > 6
+    assert json.loads(metadata["margins"]).keys() == {"residual"}
+    twin = dict(tiny(*LLAMA)[0].tensors)
+    for tensor in anatomy.tensors:
+        for number, axis in enumerate(tensor.axes):
+            if axis.segments[0].space == "residual":
+                twin[tensor.name] = twin[tensor.name].index_copy(number, torch.tensor([7]), twin[tensor.name].narrow(number, 4, 1))
+    tied = stored(tmp_path / "tied", dataclasses.replace(tiny(*LLAMA)[0], tensors=twin))
+    assert main(["gauge", "random", str(tied), str(tmp_path / "h.parquet")]) == 0
+    assert main(["gauge", "apply", str(tied), str(tmp_path / "h.parquet"), str(tmp_path / "moved")]) == 0
+    assert main(["gauge", "recover", str(tied), str(tmp_path / "moved"), str(tmp_path / "g.parquet"), *probes]) == 1
+    assert "residual: uncertain are 4, 7;" in capsys.readouterr().out
+
+
+def test_matches_that_contradict_each_other_are_not_certain():
+    stream = torch.randn(500, 6, generator=torch.Generator().manual_seed(1))
+    turned = Monomial([1, 0, 2, 3, 4, 5], [1, 1, -1, 1, 1, 1])
+    first, second = (match(correlate(stream, element.apply(stream))) for element in (Monomial.identity(6), turned))
+    assert not first.uncertain.any()
+    assert np.flatnonzero(contradictions(first, second)).tolist() == [0, 1, 2]
+    assert not contradictions(first, first).any()
+
+
+def test_probes_and_models_that_do_not_fit_are_one_line(folder, tmp_path, capsys):
+    checkpoint, _ = tiny(*LLAMA)
+    probes = ["--calibration", str(tmp_path / "calibration.parquet")]
+
+    def refusal(*arguments):
+        assert main(["gauge", *map(str, arguments)]) == 1
+        err = capsys.readouterr().err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        return err
+
+    narrow = {name: value[:16] if value.shape[0] == 17 else value for name, value in checkpoint.tensors.items()}
+    small = stored(tmp_path / "small", dataclasses.replace(checkpoint, tensors=narrow), vocab_size=16)
+    assert "holds token 16" in refusal("audit", small, *probes)
+    assert "the model has 16 tokens" in refusal("recover", folder, small, tmp_path / "g.parquet", *probes)
+    assert "and 14 positions" in refusal("audit", stored(tmp_path / "short", checkpoint, max_position_embeddings=14), *probes)
+    (tmp_path / "other").mkdir()
+    fewer = calibrated(folder.rename(tmp_path / "other/model"), dataclasses.replace(checkpoint, config=config_of(*LLAMA, vocab_size=16)))
+    assert "output logits: [1, 64, 16] of one model" in refusal("check", tmp_path / "other/model", small, *fewer)
+    write_gauge(tmp_path / "wide.parquet", Gauge({"residual": Monomial.random(13, 1)}), {})
+    pair = (small, small, *fewer, "--gauge", tmp_path / "wide.parquet")
+    assert "13 coordinates, the model has 12" in refusal("check", *pair)
+    assert "13 coordinates" in refusal("apply", small, tmp_path / "wide.parquet", tmp_path / "moved")
+    assert "expected two at least" in refusal("audit", small, *fewer, "--batches", 1)
+    assert "0 samples" in refusal("recover", small, small, tmp_path / "g.parquet", *fewer, "--batches", 0)
+    assert "top 0 of 12" in refusal("audit", small, *fewer, "--top", 0)
+    assert "cannot be read as parquet" in refusal("audit", small, "--calibration", small / "config.json")
+    (tmp_path / "file").write_text("")
+    assert "file" in refusal("random", small, tmp_path / "file/g.parquet")  # as a folder that may not be written
+    assert "exists already" in refusal("apply", small, tmp_path / "wide.parquet", small)
+    with pytest.raises(SystemExit, match="2"):
+        main(["gauge", "random", str(small), str(tmp_path / "g"), "--seed", "-1"])
+    assert "--seed" in capsys.readouterr().err
 
 
 def test_a_folded_and_rotated_model_is_the_same_function():
@@ -117,3 +200,33 @@ def test_a_folded_and_rotated_model_is_the_same_function():
     found = check(build_model(double, "float64"), spoilt, anatomy, [batch], Gauge({}))
     assert not found.outputs.unchanged("float64")
     assert found.first_difference(1e-10) == "decoder/block.1/output"
+
+
+def test_the_documented_example_of_carried_files_runs(folder, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs/signed-permutation.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    folder.rename(tmp_path / "MODEL")
+    monkeypatch.chdir(tmp_path)
+    assert main(["gauge", "random", "MODEL", "g.parquet"]) == 0
+    assert main(["gauge", "apply", "MODEL", "g.parquet", "MOVED"]) == 0
+    save_file({"direction": torch.randn(12)}, "steering.safetensors")
+    save_file({"W_enc": torch.randn(12, 30), "W_dec": torch.randn(30, 12)}, "sae.safetensors")
+    module = "base_model.model.model.layers.0.mlp.up_proj"
+    Path("ADAPTER").mkdir()
+    Path("ADAPTER/adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2}))
+    factors = {f"{module}.lora_A.weight": torch.randn(2, 12), f"{module}.lora_B.weight": torch.randn(20, 2)}
+    save_file(factors, "ADAPTER/adapter_model.safetensors")
+    model = build_model(tiny(*LLAMA)[0], "float32").requires_grad_(True)
+    optimizer = torch.optim.AdamW(list(model.named_parameters()))
+    model(input_ids=torch.ones(1, 3, dtype=torch.int64)).logits.sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), "optimizer.pt")
+    exec(example, {})
+    element = read_gauge("g.parquet").elements["residual"]
+    for name in ("steering.safetensors", "sae.safetensors", "ADAPTER", "optimizer.pt"):
+        found = read_sidecar(Path("moved") / name)
+        assert found.groups == {"residual": "signed permutation"}
+        assert found.base_sha256 != found.origin_sha256
+    assert torch.equal(load_file("moved/steering.safetensors")["direction"], element.apply(load_file("steering.safetensors")["direction"]))
+    moved = load_file("moved/ADAPTER/adapter_model.safetensors")
+    assert torch.equal(moved[f"{module}.lora_A.weight"], element.apply(factors[f"{module}.lora_A.weight"]))

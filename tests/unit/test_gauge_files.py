@@ -54,9 +54,9 @@ def test_a_gauge_and_its_inverse_give_back_identical_files(folder, tmp_path):
     assert contents(tmp_path / "back") == contents(folder)
     moved = {name: value for file in (tmp_path / "moved").glob("*.safetensors") for name, value in load_file(file).items()}
     assert torch.equal(moved["model.layers.0.self_attn.rotary_emb.inv_freq"], torch.ones(3))
-    for full in (random_gauge(anatomy, 7), gauge):
-        transform_folder(folder, tmp_path / "full", full)
-        models = [build_model(open_checkpoint(path), "float32") for path in (folder, tmp_path / "full")]
+    transform_folder(folder, tmp_path / "full", random_gauge(anatomy, 7))
+    for full, destination in ((random_gauge(anatomy, 7), tmp_path / "full"), (gauge, tmp_path / "moved")):
+        models = [build_model(open_checkpoint(path), "float32") for path in (folder, destination)]
         found = deviation(*models, anatomy, full, [inputs_of("llama", "LlamaForCausalLM")])
         assert found.relative < 0.05  # scales are rounded to bfloat16; a wrong gauge is off by more than the logits themselves
 
@@ -99,6 +99,44 @@ def test_memory_is_that_of_a_run_of_rows(tmp_path):
 )
 def test_a_refused_gauge_leaves_nothing_behind(folder, tmp_path, gauge, message):
     with pytest.raises(InputError, match=message):
+        transform_folder(folder, tmp_path / "moved", gauge)
+    assert [path.name for path in tmp_path.iterdir()] == ["stored"]
+
+
+def test_what_lies_at_the_destination_is_never_deleted(folder, tmp_path):
+    before = contents(folder)
+    (tmp_path / "file").write_text("kept")
+    for destination in (folder, tmp_path / "file", tmp_path):
+        with pytest.raises(InputError, match="exists already"):
+            transform_folder(folder, destination, Gauge({"residual": Monomial.random(12, 42)}))
+    assert contents(folder) == before
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_copy_inside_the_folder_is_a_copy_of_the_folder(folder):
+    gauge = Gauge({"residual": Monomial.random(12, 42)})
+    transform_folder(folder, folder / "moved", gauge)
+    assert {path.name for path in (folder / "moved").iterdir()} == {path.name for path in folder.iterdir()} - {"moved"}
+
+
+def test_read_only_files_are_copied_and_moved(folder, tmp_path):
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    gauge = Gauge({"residual": Monomial.random(12, 42)})
+    transform_folder(folder, tmp_path / "moved", gauge)
+    assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "moved").glob("*.safetensors"))  # else only root could write it
+    transform_folder(tmp_path / "moved", tmp_path / "back", gauge.inverse())
+    assert contents(tmp_path / "back") == contents(folder)
+
+
+def test_incomplete_and_mixed_folders_are_refused(folder, tmp_path):
+    gauge = Gauge({"residual": Monomial.random(12, 42)})
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="holds torch weights beside safetensors"):
+        transform_folder(folder, tmp_path / "moved", gauge)
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(InputError, match=r"tensor model\.\S+ of LlamaForCausalLM is missing"):
         transform_folder(folder, tmp_path / "moved", gauge)
     assert [path.name for path in tmp_path.iterdir()] == ["stored"]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from normgauge.errors import InputError
 from normgauge.gauge.groups import AttentionGauge, HeadMap, Monomial, Orthogonal, compose_all
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
+from normgauge.schemas.gauge import tables
 
 SIZES = st.integers(1, 9)
 SEEDS = st.integers(0, 2**20)
@@ -129,6 +130,10 @@ def test_rotations_that_fix_the_ones_do(size, seed):
     assert rotation.fixes_ones
     assert Orthogonal(-rotation.matrix).fixes_ones
     assert size < 3 or not Orthogonal.random(size, seed).fixes_ones
+    if size > 1:  # a tilt of 1e-6 changes the mean of the image by 1e-12 alone, and LayerNorm's output by 1e-6
+        tilt = np.eye(size)
+        tilt[:2, :2] = [[np.cos(1e-6), np.sin(1e-6)], [-np.sin(1e-6), np.cos(1e-6)]]
+        assert not Orthogonal(tilt @ rotation.matrix).fixes_ones
 
 
 def test_head_maps_of_signed_permutations_are_exact():
@@ -149,6 +154,47 @@ def test_gauges_are_stored_as_they_are(tmp_path_factory, elements, layers, seed)
     write_gauge(path, gauge, {"seed": str(seed)})
     assert read_gauge(path) == gauge
     assert list(read_gauge(path).elements) == list(gauge.elements)
+
+
+MONOMIAL = {"space": "a", "kind": "monomial", "shape": [2], "targets": [1, 0], "factors": [1.0, -1.0], "matrices": []}
+LAYER = {"space": "b/attention", "kind": "attention", "shape": [1, 1, 1, 1], "targets": [0, 0], "factors": [], "matrices": [1.0, 2.0]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([MONOMIAL | {"targets": [1, 1]}], "gauge of a: .* not a permutation"),
+        ([MONOMIAL | {"factors": [1.0, 0.0]}], "gauge of a: .* other than zero"),
+        ([MONOMIAL | {"factors": [1.0]}], "gauge of a: .* expected 2"),
+        ([MONOMIAL | {"shape": [3]}], r"gauge of a: holds other numbers than a monomial element of shape \[3\]"),
+        ([MONOMIAL | {"shape": []}], "gauge of a: holds other numbers"),
+        ([MONOMIAL | {"matrices": [1.0]}], "gauge of a: holds other numbers"),
+        ([MONOMIAL, MONOMIAL], "moves a twice"),
+        ([MONOMIAL | {"kind": "orthogonal"}], "gauge of a"),
+        ([MONOMIAL | {"kind": "shear"}], "kind 'shear' is unknown"),
+        ([LAYER | {"matrices": [1.0]}], "gauge of b/attention"),
+        ([LAYER | {"matrices": [1.0, 0.0]}], "gauge of b/attention: .* invertible"),
+        ([LAYER | {"shape": [1]}], "gauge of b/attention"),
+        ([LAYER | {"targets": [0]}], "gauge of b/attention"),
+    ],
+)
+def test_gauge_files_that_hold_no_element_are_refused(rows, message, tmp_path):
+    tables.write(tmp_path / "g.parquet", "gauge", rows, {})
+    with pytest.raises(InputError, match=message):
+        read_gauge(tmp_path / "g.parquet")
+
+
+def test_gauge_files_that_are_none_are_refused(tmp_path):
+    whole = tmp_path / "g.parquet"
+    tables.write(whole, "gauge", [MONOMIAL, LAYER], {})
+    assert set(read_gauge(whole).elements) == {"a", "b/attention"}
+    (tmp_path / "cut.parquet").write_bytes(whole.read_bytes()[:-200])
+    for name in ("cut.parquet", "absent.parquet"):
+        with pytest.raises(InputError, match="cannot be read as parquet"):
+            read_gauge(tmp_path / name)
+    tables.write(whole, "gauge_holonomy", [], {})
+    with pytest.raises(InputError, match="expected a gauge table"):
+        read_gauge(whole)
 
 
 def test_a_product_of_gauges_is_taken_space_by_space():

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 import torch
 
+from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
+from normgauge.gauge.check import check
 from normgauge.gauge.equivalence import deviation
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.null_line import NullLine, centring, null_line_axes, random_null_line, shifted
@@ -47,6 +49,17 @@ def test_layer_norm_does_not_see_the_null_line(case, architecture, space):
     for name, axis in null_line_axes(anatomy, space).items():
         assert centred[name].mean(axis).abs().max() < 1e-12
         assert not torch.equal(centred[name], tensors[name])
+
+
+def test_the_check_looks_past_the_null_line_for_the_block_that_differs():
+    checkpoint, anatomy = tiny("gpt_neox", "GPTNeoXForCausalLM")
+    tensors = {name: value.double() for name, value in checkpoint.tensors.items()}
+    centred = shifted(anatomy, tensors, "residual", centring(anatomy, tensors, "residual"))
+    spoilt = centred | {"gpt_neox.layers.1.mlp.dense_4h_to_h.weight": torch.zeros(12, 20, dtype=torch.float64)}
+    source, same, other = (build_model(dataclasses.replace(checkpoint, tensors=each), "float64") for each in (tensors, centred, spoilt))
+    batch = Batch(inputs_of("gpt_neox", "GPTNeoXForCausalLM"), {"decoder": None})
+    assert check(source, same, anatomy, [batch], Gauge({})).first_difference(1e-10) is None
+    assert check(source, other, anatomy, [batch], Gauge({})).first_difference(1e-10) == "decoder/block.2/output"
 
 
 def test_what_is_tied_or_not_on_the_stream_may_not_be_shifted():

@@ -9,18 +9,22 @@ import pytest
 import torch
 
 from normgauge.calibration.batches import Batch
+from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
-from normgauge.gauge import boundary
-from normgauge.gauge.admissible import random_element
+from normgauge.gauge import boundary, resumed
+from normgauge.gauge.admissible import random_element, random_gauge
 from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
-from normgauge.gauge.artifacts import artifacts, sign_energy, transport_rows
+from normgauge.gauge.artifacts import drawn_artifacts
 from normgauge.gauge.audit import middle_site
 from normgauge.gauge.boundary import DRAWN, STORED, equivalence_rows, with_drawn_constants
+from normgauge.gauge.carried import sign_energy, transport_rows
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.probes import require_same_tokens, shortened
 from normgauge.gauge.recorded import recovery_rows
-from normgauge.gauge.transform import transformed
+from normgauge.gauge.resumed import optimizer_artifacts
+from normgauge.gauge.transform import apply_moves, tensor_moves, transformed
+from normgauge.gauge.transport import optimizers
 from normgauge.schemas.gauge import tables
 from unit.gauge_models import CLASSES, SCEPTR, inputs_of, tiny
 
@@ -168,14 +172,51 @@ def test_transport_rows(case, architecture, tmp_path):
     assert all(row["raw_deviation"] > 1e-3 for row in rows)
     assert all(row["permutation_error"] == pytest.approx(row["predicted_error"], rel=1e-9) for row in rows)
     assert any(row["predicted_error"] > 0.5 for row in rows) == (case == "llama")
-    assert {row["artifact"] for row in rows} == {"steering vector", "dictionary", *(["LoRA adapter"] if case != "albert" else [])}
+    drawn = {"steering vector", "dictionary", *(["LoRA adapter"] if case != "albert" else [])}
+    assert {row["artifact"] for row in rows} == drawn | {"AdamW state", "SGD momentum"}
+
+
+@pytest.mark.parametrize(("case", "architecture"), [*CLASSES, (SCEPTR, "Sceptr")])
+def test_a_resumed_step_gives_the_moved_weights(case, architecture):
+    checkpoint, anatomy = tiny(case, architecture)
+    wide = replace(checkpoint, tensors={name: value.double() for name, value in checkpoint.tensors.items()})
+    gauge = random_gauge(anatomy, 42, (anatomy.primary_stack.space,))
+    models = [build_model(each, "float64") for each in (wide, transformed(wide, anatomy, gauge))]
+    before = {name: value.clone() for name, value in models[0].state_dict().items()}
+    moves = tensor_moves(anatomy, gauge)
+    for artifact in optimizer_artifacts(models[0], anatomy, middle_site(anatomy), inputs_of(case, architecture)):
+        with artifact.act(models[0], artifact.content, Gauge({})):
+            stepped = {name: value.clone() for name, value in models[0].state_dict().items()}
+        with artifact.act(models[1], artifact.move(artifact.content, gauge), gauge):
+            resumed_ = {name: value.clone() for name, value in models[1].state_dict().items()}
+        trained = [name for name, value in before.items() if not torch.equal(stepped[name], value)]
+        assert max(float((stepped[name] - before[name]).abs().max()) for name in trained) > 1e-4
+        for name in trained:
+            torch.testing.assert_close(resumed_[name], apply_moves(stepped[name], moves[name]), rtol=1e-9, atol=1e-9)
+    assert all(torch.equal(value, before[name]) for name, value in models[0].state_dict().items())
+    assert not any(parameter.requires_grad for parameter in models[0].parameters())
+
+
+@pytest.mark.parametrize("fault", ["unmoved", "signed squares"])
+def test_a_state_that_is_moved_wrongly_is_seen(fault, monkeypatch):
+    checkpoint, anatomy = tiny(*LLAMA)
+    if fault == "unmoved":
+        monkeypatch.setattr(resumed, "moved_state", lambda state, *_: state)
+    else:
+        monkeypatch.setattr(optimizers, "FIRST", (*optimizers.FIRST, "exp_avg_sq"))
+    rows = {row["artifact"]: row for row in transport_rows(checkpoint, anatomy, probes(anatomy, 1), (42,))}
+    assert not rows["AdamW state"]["passed"]
+    assert rows["SGD momentum"]["passed"] == (fault != "unmoved")
+    assert rows["LoRA adapter"]["passed"]
 
 
 def test_the_prediction_needs_the_right_signs():
-    _, anatomy = tiny(*LLAMA)
+    checkpoint, anatomy = tiny(*LLAMA)
     gauge = Gauge({"residual": Monomial.random(12, 42)})
-    for artifact in artifacts(anatomy, middle_site(anatomy), 1.0, 42):
-        moved = [artifact.move(artifact.arrays, used) for used in (gauge, gauge.without_signs())]
+    site = middle_site(anatomy)
+    states = optimizer_artifacts(build_model(checkpoint, "float64"), anatomy, site, probes(anatomy, 1)[0].inputs)
+    for artifact in (*drawn_artifacts(anatomy, site, 1.0, 42), *states):
+        moved = [artifact.move(artifact.content, used) for used in (gauge, gauge.without_signs())]
         error, predicted = sign_energy(artifact, gauge.elements["residual"], *moved)
         assert error == pytest.approx(predicted)
         error, predicted = sign_energy(artifact, Monomial.random(12, 43), *moved)

@@ -129,7 +129,8 @@ def test_groups_of_the_other_spaces():
     assert group("gpt2", "GPT2LMHeadModel", "decoder/block.1/attention")[1:] == (QueryMaps.GENERAL, True)
     assert group("llama", "LlamaForCausalLM", "decoder/block.1/attention")[1:] == (QueryMaps.ROTARY, True)
     assert group("qwen3", "Qwen3ForCausalLM", "decoder/block.1/attention")[1:] == (QueryMaps.SIGNS, True)
-    assert group("t5", "T5ForConditionalGeneration", "decoder/block.1/cross_attention")[1:] == (QueryMaps.GENERAL, False)
+    assert group("t5", "T5ForConditionalGeneration", "decoder/block.1/attention")[1:] == (QueryMaps.GENERAL, False)
+    assert group("t5", "T5ForConditionalGeneration", "decoder/block.1/cross_attention")[1:] == (QueryMaps.GENERAL, True)  # no score bias
     assert "features" not in gauge_spaces(tiny(SCEPTR, "Sceptr")[1])  # one of its coordinates is computed, not stored
     with pytest.raises(InputError, match="no gauge moves 'vocabulary'"):
         admissible(tiny("llama", "LlamaForCausalLM")[1], "vocabulary")

@@ -132,7 +132,13 @@ def test_dictionaries_code_and_reconstruct_as_before(tmp_path):
     (tmp_path / "cfg.json").write_text(json.dumps({"normalize_activations": "layer_norm"}))
     with pytest.raises(InputError, match="subtracts the mean"):
         transport_dictionary(tmp_path / "l.npz", tmp_path / "n.npz", anatomy, gauge, "residual", record(gauge))
-    transport_dictionary(tmp_path / "l.npz", tmp_path / "n.npz", anatomy, gauge.without_signs(), "residual", record(gauge))
+    for factor in (1.0, -1.0):  # the mean over coordinates changes its sign with them
+        common = Gauge({"residual": Monomial(element.target, np.full(12, factor))})
+        transport_dictionary(tmp_path / "s.safetensors", tmp_path / "n.safetensors", anatomy, common, "residual", record(common))
+        moved_stream = torch.nn.functional.layer_norm(common.elements["residual"].apply(stream), (12,))
+        moved_codes, _ = reconstruct(load_file(tmp_path / "n.safetensors"), moved_stream)
+        codes, _ = reconstruct(arrays, torch.nn.functional.layer_norm(stream, (12,)))
+        torch.testing.assert_close(moved_codes, codes, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +183,52 @@ def test_files_that_are_no_artifacts_are_refused(tmp_path):
     save_file({"v": torch.ones(12)}, tmp_path / "s.safetensors")
     with pytest.raises(InputError, match=r"does not move decoder/block\.1/ffn"):
         transport_vectors(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "decoder/block.1/ffn", record(gauge))
+    with pytest.raises(InputError, match="has no space 'stream'"):
+        transport_vectors(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "stream", record(gauge))
+    (tmp_path / "s.safetensors.gauge.json").write_text(json.dumps(dataclasses.asdict(record(gauge)) | {"gains": "folded"}))
+    with pytest.raises(InputError, match=r"gauge\.json: gains 'folded', expected one of native, absorbed"):
+        transport_vectors(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "residual", record(gauge))
     (tmp_path / "s.safetensors.gauge.json").write_text("{}")
     with pytest.raises(InputError, match="not a record of a gauge"):
         transport_vectors(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "residual", record(gauge))
+
+
+@pytest.mark.parametrize(
+    ("case", "architecture", "gauge", "message"),
+    [
+        (*LLAMA, Gauge({"residual": Monomial.random(13, 1)}), "13 coordinates, the model has 12"),
+        (*LLAMA, Gauge({"stream": Monomial.random(12, 1)}), "no gauge moves 'stream'"),
+        ("gpt2", "GPT2LMHeadModel", Gauge({"residual": Monomial.random(12, 1)}), "factors leave the group"),
+    ],
+)
+def test_gauges_of_another_model_or_outside_the_group_move_no_artifact(case, architecture, gauge, message, tmp_path):
+    _, anatomy = tiny(case, architecture)
+    save_file({"v": torch.ones(12)}, tmp_path / "s.safetensors")
+    state = {"state": {}, "param_groups": []}
+    moves = (
+        lambda: transport_vectors(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "residual", record(gauge)),
+        lambda: transport_dictionary(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "residual", record(gauge)),
+        lambda: moved_adapter({}, anatomy, gauge),
+        lambda: moved_state(state, anatomy, gauge),
+    )
+    for move in moves:
+        with pytest.raises(InputError, match=message):
+            move()
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
+
+
+def test_the_record_says_what_was_done_to_gains_and_means(tmp_path):
+    _, anatomy = tiny(*LLAMA)
+    gauge = residual_gauge(anatomy)
+    save_file({"v": torch.ones(12)}, tmp_path / "s.safetensors")
+    said = Sidecar.of(gauge, BASE, ORIGIN, gains="absorbed", margins={"residual": 0.25}, centred=True)
+    transport_vectors(tmp_path / "s.safetensors", tmp_path / "d.safetensors", anatomy, gauge, "residual", said)
+    assert read_sidecar(tmp_path / "d.safetensors") == said
+    stored = json.loads((tmp_path / "d.safetensors.gauge.json").read_text())
+    assert stored["base_sha256"] == BASE
+    assert (stored["gains"], stored["centred"], stored["margins"]) == ("absorbed", True, {"residual": 0.25})
+    with pytest.raises(InputError, match="gains 'folded'"):
+        Sidecar.of(gauge, BASE, ORIGIN, gains="folded")
 
 
 # ---------------------------------------------------------------- adapters
@@ -268,6 +317,11 @@ def test_adapter_folders_keep_their_format(tmp_path):
     )
     assert (tmp_path / "moved" / "adapter_config.json").read_text() == (source / "adapter_config.json").read_text()
     assert read_sidecar(tmp_path / "moved").base_sha256 == BASE
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    for destination in (source, tmp_path / "moved"):
+        with pytest.raises(InputError, match="exists already"):
+            transport_adapter(source, destination, anatomy, gauge, record(gauge))
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
     for change in ({"peft_type": "IA3"}, {"peft_type": "LORA", "use_dora": True}):
         (source / "adapter_config.json").write_text(json.dumps(change))
         with pytest.raises(InputError, match="plain LoRA"):
@@ -338,7 +392,7 @@ def test_states_that_cannot_follow_are_refused(tmp_path):
     (tmp_path / "s.pt").write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be read as a torch file"):
         transport_optimizer(tmp_path / "s.pt", tmp_path / "d.pt", anatomy, gauge, record(gauge))
-    entry = {"exp_avg": torch.ones(12), "step": torch.tensor(1.0)}
+    entry = {"exp_avg": torch.ones(12), "exp_avg_sq": torch.ones(12), "step": torch.tensor(1.0)}
     groups = [{"params": [0], "param_names": ["model.norm.weight"]}]
     good = {"state": {0: entry}, "param_groups": groups}
     assert moved_state(good, anatomy, gauge)["state"][0]["step"] == 1
@@ -346,9 +400,15 @@ def test_states_that_cannot_follow_are_refused(tmp_path):
     assert moved_state(unnamed, anatomy, gauge, ["model.norm.weight"])["state"].keys() == {0}
     bad = [
         ({"state": {}}, gauge, None, "keys state and param_groups"),
+        ({"state": {}, "param_groups": [{"lr": 1}]}, gauge, None, "list of groups with params"),
+        ({"state": {}, "param_groups": 3}, gauge, None, "list of groups with params"),
+        ({"state": {}, "param_groups": [{"params": [0, 1]}]}, gauge, ["model.norm.weight"] * 2, "2 parameters and 1 names"),
+        ({**good, "state": {0: {"exp_avg": torch.ones(12)}}}, gauge, None, "model.norm.weight has exp_avg and no exp_avg_sq"),
+        ({**good, "state": {0: {"momentum_buffer": 1.0}}}, gauge, None, "has shape float"),
+        ({**good, "state": {1: entry}}, gauge, None, "parameter 1 is None"),
         (unnamed, gauge, None, "1 parameters and 0 names"),
         (unnamed, gauge, ["model.other"], "'model.other'"),
-        ({**good, "state": {0: {"exp_avg": torch.ones(3)}}}, gauge, None, r"has shape \[3\]"),
+        ({**good, "state": {0: {"momentum_buffer": torch.ones(3)}}}, gauge, None, r"has shape \[3\]"),
         ({**good, "state": {0: {"prodigy": torch.ones(12)}}}, gauge, None, "prodigy of model.norm.weight is unknown"),
         (good, Gauge({"residual": Orthogonal.random(12, 1)}), None, "signed permutations alone"),
         (good, Gauge({"decoder/block.1/ffn": Monomial(np.arange(20), np.full(20, 2.0))}), None, "signed permutations alone"),

@@ -193,10 +193,12 @@ def test_the_page_says_what_was_found_and_what_failed():
     bad = {kind: [dict(row) for row in ROWS[kind]] for kind in kinds}
     bad["equivalence"][0]["passed"] = bad["equivalence"][3]["passed"] = False
     bad["gauge_recovery"][0]["certain_accuracy"] = 0.9
+    bad["gauge_transport"][0]["passed"] = False
     words = said(page(IDENTITY, *bad.values()))
     assert "IS NOT KEPT" in words
     assert "IS NOT ALWAYS NOTICED" in words
     assert "WRONG" in words
+    assert "DO NOT ALL ACT AS BEFORE" in words
 
 
 def test_a_page_is_of_one_checkpoint(tmp_path):

@@ -62,6 +62,12 @@ def test_an_unknown_model_is_one_line(project: Project, key: str) -> None:
     assert "minilm-l6" in line
 
 
+def test_two_lists_of_one_checkpoint_are_one_line(project: Project) -> None:
+    aligned = [["rxnfp-pretrained", "rxnfp-ft"], ["rxnfp-pretrained", "rxnfp-ft-10k"]]
+    line = project.refusal("signed_permutation", "--dry-run", "--config", f"gauge={json.dumps({'aligned': aligned})}")
+    assert "gauge.aligned: two lists begin with the same checkpoint" in line
+
+
 @pytest.fixture(scope="module")
 def studied(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     clone = finished.copy(tmp_path_factory.mktemp("gauge") / "normgauge")

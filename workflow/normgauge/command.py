@@ -11,7 +11,7 @@ from normgauge.gauge.command import add_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: that of the subcommand, or 1 with one line on stderr for bad input."""
+    """The exit status: that of the subcommand, or 1 with one line on stderr for bad input or a place that cannot be read or written."""
     parser = argparse.ArgumentParser(prog="normgauge", description="Measures what the normalisation layers of transformers make knowable.")
     groups = parser.add_subparsers(required=True, metavar="group")
     text = "changes of coordinates that leave a model's function alone"
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except InputError as error:
+    except (InputError, OSError) as error:  # OSError: what cannot be read or written
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -138,6 +138,8 @@ ALIGNED = {
     listed_checkpoints(first, "gauge.aligned")[0]: ["@".join(pair) for item in others for pair in listed_checkpoints(item, "gauge.aligned")]
     for first, *others in config["gauge"]["aligned"]
 }
+if len(ALIGNED) < len(config["gauge"]["aligned"]):
+    fail("gauge.aligned: two lists begin with the same checkpoint; join them into one")
 GAUGED["alignment"] = list(ALIGNED)
 GAUGED["holonomy"] = [pair for pair, others in ALIGNED.items() if len(others) > 1]  # a cycle needs three
 COUNTED = [pair for item in config["redundancy"]["models"] for pair in listed_checkpoints(item, "redundancy.models")]

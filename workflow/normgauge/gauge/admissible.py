@@ -116,7 +116,7 @@ def _attention(anatomy: Anatomy, name: str) -> Admissible:
         maps, reason = QueryMaps.SIGNS, "query and key norms have gains on single coordinates, shared by all heads"
     elif anatomy.positions == Positions.ROTARY:
         maps, reason = QueryMaps.ROTARY, "rotary positions turn each pair of coordinates at its own rate"
-    relative = anatomy.positions == Positions.RELATIVE
+    relative = anatomy.positions == Positions.RELATIVE and not name.endswith("cross_attention")
     if relative:
         reason += "; each head has its own score bias, shared by the blocks"
     return Admissible(name, query.size, Group.ATTENTION, reason, maps, heads_move=not relative)
@@ -128,23 +128,24 @@ def require_admissible(anatomy: Anatomy, gauge: Gauge, tensors: Mapping[str, tor
     `tensors` by the names of the class; only gains are read, and only for dense elements. Raises InputError naming the space and
     the reason.
     """
+    require_fitting(anatomy, gauge)
+    for name, element in gauge.elements.items():
+        if isinstance(element, Orthogonal):
+            _require_dense(anatomy, admissible(anatomy, name), element, tensors)
+
+
+def require_fitting(anatomy: Anatomy, gauge: Gauge) -> None:
+    """The same as far as it shows without the model's tensors, which an artifact's file does not hold: all but a dense element's gains."""
     for name, element in gauge.elements.items():
         rule = admissible(anatomy, name)
         found = element.query.size if isinstance(element, AttentionGauge) else element.size
         if found != rule.size:
             raise InputError(f"gauge of {name}: {found} coordinates, the model has {rule.size}; use the gauge of this model")
-        _require(anatomy, rule, element, tensors)
-
-
-def _require(anatomy: Anatomy, rule: Admissible, element: Element, tensors: Mapping[str, torch.Tensor]) -> None:
-    if isinstance(element, AttentionGauge) != (rule.group == Group.ATTENTION):
-        raise InputError(f"gauge of {rule.space}: a {type(element).__name__} cannot act there; expected {rule.group}")
-    match element:
-        case Monomial():
+        if isinstance(element, AttentionGauge) != (rule.group == Group.ATTENTION):
+            raise InputError(f"gauge of {name}: a {type(element).__name__} cannot act there; expected {rule.group}")
+        if isinstance(element, Monomial):
             _require_monomial(rule, element)
-        case Orthogonal():
-            _require_dense(anatomy, rule, element, tensors)
-        case AttentionGauge():
+        elif isinstance(element, AttentionGauge):
             _require_heads(anatomy, rule, element)
 
 

@@ -124,8 +124,7 @@ def _observed(model: torch.nn.Module, site: Site, inner: Site, inputs: Inputs) -
     """Of one forward pass, in float64: the activations (n, d) at a block's output, gradient times activation summed over positions (d,),
     and the feed-forward units (n, units).
 
-    The gradient is of the log-probability of the class that the model itself finds likeliest, at every position; of half the squared
-    length of the last hidden state for a class without a head.
+    The gradient is that of `objective`.
     """
     seen: dict[str, torch.Tensor] = {}
 
@@ -143,7 +142,7 @@ def _observed(model: torch.nn.Module, site: Site, inner: Site, inputs: Inputs) -
     ]
     try:
         with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(_objective(model(**inputs)), seen["state"])
+            (gradient,) = torch.autograd.grad(objective(model(**inputs)), seen["state"])
     finally:
         for handle in handles:
             handle.remove()
@@ -152,7 +151,9 @@ def _observed(model: torch.nn.Module, site: Site, inner: Site, inputs: Inputs) -
     return state, attribution, seen["units"].double().reshape(-1, inner.width)
 
 
-def _objective(found: Any) -> torch.Tensor:
+def objective(found: Any) -> torch.Tensor:
+    """What a model's outputs are scored by: the log-probability of the class that it finds likeliest, summed over positions; half the
+    squared length of the last hidden states for a class without a head."""
     for name in LOGITS:
         if getattr(found, name, None) is not None:
             return getattr(found, name).double().log_softmax(-1).amax(-1).sum()

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, product
+
+import numpy as np
 
 from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch, batches
+from normgauge.calibration.interfaces import maximum_length, vocabulary_size
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
 from normgauge.errors import InputError
-from normgauge.gauge.admissible import gauge_spaces, random_gauge
+from normgauge.gauge.admissible import gauge_spaces, random_gauge, require_fitting
 from normgauge.gauge.alignment import stream_shapes
 from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.check import check
 from normgauge.gauge.correlation import correlate_sites
 from normgauge.gauge.equivalence import TOLERANCES
 from normgauge.gauge.files import transform_folder
-from normgauge.gauge.groups import Element
-from normgauge.gauge.matching import match
+from normgauge.gauge.matching import Matching, contradictions, match
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
 from normgauge.gauge.probes import require_same_tokens
+
+TOKENS = ("input_ids", "decoder_input_ids")
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +41,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         return added
 
     drawn = command("random", _random, "draw an admissible gauge of a checkpoint folder", "checkpoint", "gauge")
-    drawn.add_argument("--seed", type=int, default=42)
+    drawn.add_argument("--seed", type=count, default=42)
     drawn.add_argument("--space", action="append", help="what to move; the residual streams unless given, repeatable")
     applied = command("apply", _apply, "write a gauged copy of a checkpoint folder", "checkpoint", "gauge", "destination")
     applied.add_argument("--inverse", action="store_true", help="apply the inverse")
@@ -46,11 +51,18 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     ]
     probed[1].add_argument("--gauge", help="the gauge from source to target, for a class whose outputs are hidden states")
     audited = command("audit", _audit, "say which coordinate names survive a recorded gauge", "checkpoint")
-    audited.add_argument("--seed", type=int, default=42)
-    audited.add_argument("--top", type=int, default=20, help="coordinates that a claim names")
+    audited.add_argument("--seed", type=count, default=42)
+    audited.add_argument("--top", type=count, default=20, help="coordinates that a claim names")
     for added in (*probed, audited):
         added.add_argument("--calibration", required=True, help="calibration.parquet with the probes")
-        added.add_argument("--batches", type=int, default=2, help="batches of one sequence each")
+        added.add_argument("--batches", type=count, default=2, help="batches of one sequence each")
+
+
+def count(text: str) -> int:
+    """The type of an argument that is no negative number; argparse turns the ValueError into its own line."""
+    if (value := int(text)) < 0:
+        raise ValueError
+    return value
 
 
 def _random(options: argparse.Namespace) -> int:
@@ -69,8 +81,18 @@ def _apply(options: argparse.Namespace) -> int:
     return 0
 
 
-def _probes(options: argparse.Namespace, folder: str, checkpoint: Checkpoint) -> list[Batch]:
-    return list(islice(batches(options.calibration, folder=folder, config=checkpoint.config, batch_size=1), options.batches))
+def _probes(options: argparse.Namespace, folder: str, *checkpoints: Checkpoint) -> list[Batch]:
+    """The first batches of the calibration. Raises InputError where one of the checkpoints has no such token, or not so many positions."""
+    found = list(islice(batches(options.calibration, folder=folder, config=checkpoints[0].config, batch_size=1), options.batches))
+    grids = [batch.inputs[name] for batch in found for name in TOKENS if name in batch.inputs]
+    for config, ids in product((each.config for each in checkpoints), (ids for ids in grids if ids.ndim == 2)):
+        tokens, positions = vocabulary_size(config), maximum_length(config) or ids.shape[1]
+        if int(ids.max()) >= tokens or ids.shape[1] > positions:
+            raise InputError(
+                f"{options.calibration}: holds token {int(ids.max())} in sequences of {ids.shape[1]}, the model has {tokens} tokens and "
+                f"{positions} positions; prepare probes for this model"
+            )
+    return found
 
 
 def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, list[Batch]]:
@@ -79,34 +101,43 @@ def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, lis
     if shapes[0] != shapes[1]:
         raise InputError(f"{options.target}: {shapes[1]}, {options.source} has {shapes[0]}; compare checkpoints of one class and shape")
     require_same_tokens(options.source, options.target)
-    return source, target, _probes(options, options.source, source)
+    return source, target, _probes(options, options.source, source, target)
 
 
 def _recover(options: argparse.Namespace) -> int:
     source, target, probes = _open_pair(options)
     anatomy = describe(source.config)
-    elements: dict[str, Element] = {}
+    recovered: dict[str, Matching] = {}
+    uncertain: dict[str, list[int]] = {}
     first, second = (build_model(each, "float32") for each in (source, target))
-    for stack in anatomy.stacks:
-        sites = [site for site in anatomy.sites_in(("residual",)) if site.stack == stack.name]
+    for space in dict.fromkeys(stack.space for stack in anatomy.stacks):
+        sites = [site for site in anatomy.sites_in(("residual",)) if anatomy.stack(site.stack).space == space]
         matches = {name: match(each) for name, each in correlate_sites(first, second, sites, probes).items()}
         clearest = min(matches, key=lambda name: (matches[name].uncertain.sum(), -matches[name].margins.min()))
-        found = matches[clearest]
-        elements[stack.space] = found.gauge
-        proof = "certified" if found.certified else "not certified"
+        recovered[space] = found = matches[clearest]
+        contradicted = np.any([contradictions(found, other) for other in matches.values()], axis=0)
+        uncertain[space] = np.flatnonzero(found.uncertain | contradicted).tolist()
+        proof = "certified" if found.certified and not contradicted.any() else "not certified"
         print(
-            f"{stack.space}: {found.method}, {proof}, smallest margin {found.margins.min():.3g}, {int(found.uncertain.sum())} of "
-            f"{found.gauge.size} coordinates uncertain ({found.samples} tokens at {clearest})"
+            f"{space}: {found.method}, {proof}, smallest margin {found.margins.min():.3g}, {len(uncertain[space])} of {found.gauge.size} "
+            f"coordinates uncertain, {int(contradicted.sum())} of them for another site ({found.samples} tokens at {clearest})"
         )
-    write_gauge(options.gauge, Gauge(elements), {"source": "recovered"})
-    return 0
+    margins = {space: float(found.margins.min()) for space, found in recovered.items()}
+    record = {"source": "recovered", "uncertain": json.dumps(uncertain), "margins": json.dumps(margins)}
+    write_gauge(options.gauge, Gauge({space: found.gauge for space, found in recovered.items()}), record)
+    for space, coordinates in uncertain.items():
+        if coordinates:
+            listed = ", ".join(map(str, coordinates[:20])) + (", ..." if len(coordinates) > 20 else "")
+            print(f"{space}: uncertain are {listed}; the gauge holds their likeliest match, which more probes may change")
+    return 1 if any(uncertain.values()) else 0
 
 
 def _check(options: argparse.Namespace) -> int:
     source, target, probes = _open_pair(options)
     first, second = (build_model(each, "float64") for each in (source, target))
-    gauge = read_gauge(options.gauge) if options.gauge else Gauge({})
-    found = check(first, second, describe(source.config), probes, gauge)
+    anatomy, gauge = describe(source.config), read_gauge(options.gauge) if options.gauge else Gauge({})
+    require_fitting(anatomy, gauge)
+    found = check(first, second, anatomy, probes, gauge)
     same = found.outputs.unchanged("float64")
     where = found.first_difference(TOLERANCES["float64"])
     print(f"{'the same function' if same else 'not the same function'}: outputs differ by {found.outputs.relative:.3g} in float64")

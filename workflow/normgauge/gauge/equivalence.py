@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from normgauge.anatomy.structure import Anatomy
+from normgauge.capture.hooks import placed
 from normgauge.errors import InputError
 from normgauge.gauge.model_gauge import Gauge
 
@@ -39,10 +40,9 @@ class Deviation:
 
 def outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors that a forward pass returns, by field, float64; floating inputs are cast to the model's dtype."""
-    dtype = next(model.parameters()).dtype
-    placed = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    parameter = next(model.parameters())
     with torch.inference_mode():
-        found = model(**placed)
+        found = model(**{name: placed(value, parameter) for name, value in inputs.items()})
     return {name: value.double() for name, value in found.items() if isinstance(value, torch.Tensor) and not name.endswith(INTERNAL)}
 
 
@@ -66,7 +66,8 @@ def recorded_outputs(model: torch.nn.Module, batches: Inputs) -> list[Recorded]:
 def deviation(reference: torch.nn.Module, other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge, batches: Inputs) -> Deviation:
     """How far `other`, the gauged model, is from `reference` over all batches.
 
-    Raises InputError when a field of the reference holds only zeros or is not finite: nothing can be compared then.
+    Raises InputError when a field of the reference holds only zeros or is not finite, or is of another shape in `other`: nothing can be
+    compared then.
     """
     return deviation_from(recorded_outputs(reference, batches), other, anatomy, gauge)
 
@@ -81,6 +82,9 @@ def deviation_from(recorded: Iterable[Recorded], other: torch.nn.Module, anatomy
         for name, value in expected.items():
             if not value.isfinite().all() or not value.any():
                 raise InputError(f"output {name} of the reference model is zero or not finite; check its weights and inputs")
+            if name not in found or found[name].shape != value.shape:
+                shape = list(found[name].shape) if name in found else "none"
+                raise InputError(f"output {name}: {shape} of one model, {list(value.shape)} of the other; compare models of one shape")
             difference = (found[name] - value).abs().max().nan_to_num(float("inf"))
             largest[name] = max(largest.get(name, 0.0), float(difference))
             scale[name] = max(scale.get(name, 0.0), float(value.abs().max()))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 from normgauge.anatomy import describe
-from normgauge.checkpoints.opening import class_names, open_config
+from normgauge.anatomy.structure import Anatomy
+from normgauge.checkpoints.opening import READERS, class_names, open_config
+from normgauge.checkpoints.readers import safetensors_reader
 from normgauge.checkpoints.readers.safetensors_reader import check_header
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import require_admissible
@@ -75,22 +78,28 @@ class _NamedTensors(Mapping[str, torch.Tensor]):
         return len(self.places)
 
 
+def require_absent(destination: str | os.PathLike[str]) -> None:
+    """InputError where the destination of a folder exists: writing it would first delete what lies there, the source itself perhaps."""
+    if os.path.lexists(destination):
+        raise InputError(f"{destination}: exists already and would be replaced as a whole; name a new folder")
+
+
 def transform_folder(source: str | os.PathLike[str], destination: str | os.PathLike[str], gauge: Gauge) -> None:
     """Write a copy of the checkpoint folder with its tensors gauged; atomic, nothing is left when it fails.
 
     Tensors that stay as they are and every other file are copied byte by byte, headers included, so that an index-only gauge followed
-    by its inverse gives back identical files. Raises InputError for a folder without safetensors, an inadmissible gauge, or tensors
-    that the class does not hold.
+    by its inverse gives back identical files. Raises InputError for a destination that exists, a folder without safetensors or with
+    weights in another format as well, an inadmissible gauge, and tensors that the class does not hold or that are missing.
     """
     folder = Path(source)
-    files = [StoredTensors(path) for path in sorted(folder.glob("*.safetensors"))]
-    if not files:
-        raise InputError(f"{folder}: no .safetensors file; save the checkpoint as safetensors first")
+    require_absent(destination)
+    files = _stored_files(folder)
     config = open_config(folder)
     anatomy = describe(config)
     names = [class_names(config, tuple(stored)) for stored in files]
     places = {target: (stored, name) for stored, renamed in zip(files, names, strict=True) for name, target in renamed.items() if target}
     check_tensors(anatomy, {target: tuple(stored.header[name]["shape"]) for target, (stored, name) in places.items()})
+    _require_complete(folder, anatomy, places)
     for target, (stored, name) in places.items():
         if stored.header[name]["dtype"] not in DTYPES:
             raise InputError(
@@ -106,8 +115,32 @@ def transform_folder(source: str | os.PathLike[str], destination: str | os.PathL
             )
 
 
+def _stored_files(folder: Path) -> list[StoredTensors]:
+    """The folder's safetensors files; InputError where there is none, or where other weights would stay behind ungauged beside them."""
+    files = [StoredTensors(path) for path in sorted(folder.glob("*.safetensors"))]
+    if not files:
+        raise InputError(f"{folder}: no .safetensors file; save the checkpoint as safetensors first")
+    for reader in READERS:
+        if reader is not safetensors_reader and reader.holds(folder):
+            kind = reader.__name__.rpartition(".")[2].removesuffix("_reader")
+            raise InputError(
+                f"{folder}: holds {kind} weights beside safetensors, which would stay ungauged in the copy; move them away first"
+            )
+    return files
+
+
+def _require_complete(folder: Path, anatomy: Anatomy, found: Iterable[str]) -> None:
+    """InputError naming the first tensor that neither the folder holds nor a tensor tied to it."""
+    source = {tensor.name: tensor.alias_of or tensor.name for tensor in anatomy.tensors}
+    stored = {source[name] for name in found}
+    for name in source:
+        if source[name] not in stored:
+            raise InputError(f"{folder}: tensor {name} of {anatomy.architecture} is missing; restore its file")
+
+
 def _rewrite(path: Path, stored: StoredTensors, moves: Mapping[str, tuple[Move, ...]]) -> None:
     """Overwrite the moved tensors of a copy of `stored`, each in its place."""
+    path.chmod(path.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only file is read-only
     with open(path, "r+b") as handle:
         for name in stored:
             if name in moves:

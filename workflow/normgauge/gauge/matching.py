@@ -138,6 +138,12 @@ def _rivals(score: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.maximum(others.max(1), others.max(0)[target])
 
 
+def contradictions(first: Matching, second: Matching) -> np.ndarray:
+    """bool (d,): coordinates of which both matches are certain, each of another target or sign. One gauge of a space has none."""
+    differ = (first.gauge.target != second.gauge.target) | (first.gauge.factors != second.gauge.factors)
+    return ~first.uncertain & ~second.uncertain & differ
+
+
 def recovery_row(site: str, seed: int, found: Matching, truth: Monomial, part: str = "residual") -> dict[str, Any]:
     """One row of schema `gauge_recovery`: a matching against the gauge that was applied to this part of the model."""
     if truth.size != found.gauge.size:

@@ -12,9 +12,9 @@ from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.batches import Batch, batches
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
-from normgauge.gauge.artifacts import transport_rows
 from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.boundary import equivalence_rows
+from normgauge.gauge.carried import transport_rows
 from normgauge.gauge.probes import require_same_tokens, shortened
 from normgauge.gauge.recorded import recovery_rows
 from normgauge.provenance import execution_environment

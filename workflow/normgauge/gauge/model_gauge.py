@@ -106,12 +106,17 @@ _KINDS = {Monomial: "monomial", Orthogonal: "orthogonal", AttentionGauge: "atten
 
 
 def read_gauge(path: str | os.PathLike[str]) -> Gauge:
-    """A gauge written by `write_gauge`. Raises InputError when the file is another table or its elements are not invertible."""
+    """A gauge written by `write_gauge`. Raises InputError when the file is another table, moves a space twice, or holds what is no element
+    of the shape that it states."""
     elements: dict[str, Element] = {}
     for row in tables.read(path, "gauge"):
+        if row["space"] in elements:
+            raise InputError(f"{Path(path).name}: moves {row['space']} twice; record the gauge again")
         try:
-            elements[row["space"]] = _element(row)
-        except (ValueError, KeyError, InputError) as error:
+            elements[row["space"]] = element = _element(row)
+            if _row(element) != {key: row[key] for key in row if key != "space"}:
+                raise InputError(f"holds other numbers than a {row['kind']} element of shape {row['shape']} has; record the gauge again")
+        except (ValueError, TypeError, IndexError, OverflowError, InputError) as error:
             raise InputError(f"{Path(path).name}: gauge of {row['space']}: {error}") from error
     return Gauge(elements)
 

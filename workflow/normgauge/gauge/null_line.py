@@ -62,6 +62,14 @@ def null_line_axes(anatomy: Anatomy, space: str) -> dict[str, int]:
     }
 
 
+def shifts_states(anatomy: Anatomy, space: str) -> bool:
+    """Whether shifts reach the states of the stream. Where norms write it (post-norm) they end in the sum that a norm reads at once."""
+    try:
+        return bool(null_line_axes(anatomy, space)) and anatomy.placement != Placement.POST
+    except InputError:
+        return False
+
+
 def random_null_line(anatomy: Anatomy, space: str, seed: int) -> NullLine:
     """Standard normal shifts of every tensor that may be shifted."""
     generator = torch.Generator().manual_seed(seed)

@@ -77,6 +77,7 @@ def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) 
     exact = [row["relative_deviation"] for row in inside if row["forward_dtype"] == "float64"]
     kept = "is kept" if all(row["passed"] for row in inside) else "IS NOT KEPT"
     seen = "is noticed" if all(row["passed"] for row in controls) else "IS NOT ALWAYS NOTICED"
+    act = "act as before, within" if all(row["passed"] for row in transport) else "DO NOT ALL ACT AS BEFORE: outputs deviate by up to"
     matched = [row for row in recovery if row["part"] == "residual" and row["method"].endswith("on |C|") and cost_of(row) == "|C|"]
     first = min(row["tokens"] for row in matched)
     complete = [row for row in matched if row["tokens"] == first and row["permutation_accuracy"] == row["sign_accuracy"] == 1]
@@ -91,7 +92,7 @@ def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) 
         f"{percent(min(row['mapped_overlap_min'] for row in claims))} at least agree once the gauge is applied.",
         f"The gauge is found again from {first} tokens at {len(complete)} of {len(fewest)} sites (times seeds); "
         + ("a coordinate that was not flagged was WRONG." if wrong else "no unflagged coordinate was wrong."),
-        f"Carried with it, {', '.join(dict.fromkeys(row['artifact'] for row in transport))} act as before within "
+        f"Carried with it, {', '.join(dict.fromkeys(row['artifact'] for row in transport))} {act} "
         f"{number(max(row['transported_deviation'] for row in transport), 1)}; not moved, outputs change by "
         f"{number(min(row['raw_deviation'] for row in transport), 1)} or more.",
     ]

@@ -426,10 +426,10 @@ def draw_carried(rows: Rows) -> Figure:
         return [row["artifact"], str(row["seeds"]), *(number(row[key], 2) for key in numbers), "yes" if row["passed"] else "NO"]
 
     notes = [
-        "Drawn artifacts in the middle block; float64 outputs against the model's with the artifact before its gauge, relative: "
-        "the largest "
-        "over seeds after transport, the smallest by the permutation alone and unmoved. The permutation alone is right where all signs are "
-        "positive; it costs four times the energy on negative coordinates, 2 on average over free signs.",
+        "Drawn artifacts in the middle block, and states of optimizers after three steps on its parameters, which act by one more step; "
+        "float64 outputs against the model's with the artifact before its gauge, relative: the largest over seeds after transport, the "
+        "smallest by the permutation alone and unmoved. The permutation alone is right where all signs are positive; it costs four times "
+        "the energy (of a state: of its averages of gradients) on negative coordinates, 2 on average over free signs.",
     ]
     return draw_table("Artifacts carried along with a gauge", columns, _sections(rows, line, "artifact"), notes)
 

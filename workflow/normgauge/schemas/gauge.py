@@ -42,6 +42,16 @@ _RECOVERED = (
     ("certified", FLOAT, "!share of matchings proven to be optimal", "share"),
 )
 
+_ALIGNED = (
+    ("tokens", INT, "!samples behind the match", "tokens"),
+    ("reference_tokens", INT, "!samples behind the reference match, which contain them", "tokens"),
+    ("agreement", FLOAT, "!share of coordinates matched as in the reference", "share"),
+    ("certain", FLOAT, "!share of coordinates that the matching counts as certain", "share"),
+    ("certain_agreement", FLOAT, "share of these matched as in the reference; null when there are none", "share"),
+    ("negative", FLOAT, "!share of matches with negative sign", "share"),
+    ("unmoved", FLOAT, "!share of coordinates matched to their own number", "share"),
+)
+
 _HOLONOMY = (
     ("width", INT, "!width of the stream", "coordinates"),
     ("tokens", INT, "!samples behind each match", "tokens"),
@@ -90,14 +100,8 @@ tables = Tables(
             ("other", STRING, "!model that is matched to this one, with its revision"),
             ("site", STRING, "!site id"),
             ("width", INT, "!width of the site", "coordinates"),
-            ("tokens", INT, "!samples behind the match", "tokens"),
-            ("reference_tokens", INT, "!samples behind the reference match, which contain them", "tokens"),
-            ("agreement", FLOAT, "!share of coordinates matched as in the reference", "share"),
-            ("signed_agreement", FLOAT, "!the same with the sign", "share"),
-            ("certain", FLOAT, "!share of coordinates that the matching counts as certain", "share"),
-            ("certain_agreement", FLOAT, "share of these matched as in the reference; null when there are none", "share"),
-            ("negative", FLOAT, "!share of matches with negative sign", "share"),
-            ("unmoved", FLOAT, "!share of coordinates matched to their own number", "share"),
+            *_ALIGNED,
+            ("signed_agreement", FLOAT, "!share of coordinates matched as in the reference with the same sign", "share"),
             ("method", STRING, "!what matched"),
             ("certified", BOOL, "!whether the matching is proven to be optimal"),
         ),
@@ -118,14 +122,27 @@ tables = Tables(
             ("relative_deviation", FLOAT, "!of the outputs, as in equivalence"),
         ),
         "gauge_transport": schema(
-            ("artifact", STRING, "!steering vector, dictionary or LoRA adapter, drawn"),
+            (
+                "artifact",
+                STRING,
+                "!steering vector, dictionary or LoRA adapter, drawn; state of AdamW or SGD after three steps on the block",
+            ),
             ("site", STRING, "!output of the block that it acts on"),
-            ("seed", INT, "!seed of the recorded gauge and of the artifact"),
+            ("seed", INT, "!seed of the recorded gauge and of what is drawn"),
             ("forward_dtype", STRING, "!arithmetic of the forward pass"),
-            ("transported_deviation", FLOAT, "!deviation of the outputs, as in equivalence, after transport"),
+            (
+                "transported_deviation",
+                FLOAT,
+                "!deviation of the outputs, as in equivalence, after transport (and, of a state, one more step)",
+            ),
             ("permutation_deviation", FLOAT, "!the same when the permutation alone is applied to it"),
             ("raw_deviation", FLOAT, "!the same when it is not moved"),
-            ("permutation_error", FLOAT, "!squared error of the permutation alone over the squared length: |T_G a - T_P a|^2 / |a|^2"),
+            (
+                "permutation_error",
+                FLOAT,
+                "!squared error of the permutation alone over the squared length: |T_G a - T_P a|^2 / |a|^2; of a state, its averages of "
+                "gradients",
+            ),
             ("predicted_error", FLOAT, "!four times the share of that length on coordinates of negative sign; 2 on average over signs"),
             (
                 "passed",
@@ -142,13 +159,7 @@ tables = Tables(
             ("other", STRING, "!model that is matched to it, with its revision"),
             ("width", INT, "!width of the stream", "coordinates"),
             ("sites", INT, "!residual sites that the shares are means over", "sites"),
-            ("tokens", INT, "!samples behind the match", "tokens"),
-            ("reference_tokens", INT, "!samples behind the reference match", "tokens"),
-            ("agreement", FLOAT, "!share of coordinates matched as in the reference", "share"),
-            ("certain", FLOAT, "!share of coordinates that the matching counts as certain", "share"),
-            ("certain_agreement", FLOAT, "share of these matched as in the reference, over sites that have any", "share"),
-            ("negative", FLOAT, "!share of matches with negative sign", "share"),
-            ("unmoved", FLOAT, "!share of coordinates matched to their own number", "share"),
+            *_ALIGNED,
         ),
         "gauge_cycles": schema(
             *_CHECKPOINT,

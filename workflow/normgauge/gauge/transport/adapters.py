@@ -13,6 +13,8 @@ import torch
 
 from normgauge.anatomy.structure import Anatomy, Tensor
 from normgauge.errors import InputError
+from normgauge.gauge.admissible import require_fitting
+from normgauge.gauge.files import require_absent
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import apply_moves, axis_moves, gate_tensors, tensor_moves
 from normgauge.gauge.transport.arrays import read_arrays, write_arrays
@@ -29,10 +31,11 @@ def transport_adapter(
 ) -> None:
     """Write a copy of a PEFT LoRA folder (adapter_config.json, adapter_model.safetensors) whose update fits the gauged model.
 
-    Raises InputError, before anything is written, for another kind of adapter, DoRA (its magnitudes are no linear update), or a tensor
-    that fits no weight of the model.
+    Raises InputError, before anything is written, for a destination that exists, another kind of adapter, DoRA (its magnitudes are no
+    linear update), a gauge that does not fit the model, or a tensor that fits no weight of it.
     """
     folder = Path(source)
+    require_absent(destination)
     check_origin(folder, sidecar)
     _check_config(folder / CONFIG)
     arrays, metadata = read_arrays(folder / WEIGHTS)
@@ -56,6 +59,7 @@ def _check_config(path: Path) -> None:
 
 def moved_adapter(arrays: dict[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge) -> dict[str, torch.Tensor]:
     """The adapter's tensors after the gauge, by PEFT's names. Whole tensors (modules_to_save, biases) move as the model's own."""
+    require_fitting(anatomy, gauge)
     listed = {tensor.name: tensor for tensor in anatomy.tensors}
     whole = tensor_moves(anatomy, gauge)
     gates = gate_tensors(anatomy)

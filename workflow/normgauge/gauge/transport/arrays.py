@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.readers.gguf_reader import check_header
 from normgauge.errors import InputError
+from normgauge.gauge.admissible import require_fitting
 from normgauge.gauge.groups import HeadMap, Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transport.sidecar import Sidecar, check_origin, sidecar_path, write_sidecar
@@ -55,7 +56,11 @@ def write_arrays(path: str | os.PathLike[str], arrays: Arrays, metadata: dict[st
 
 
 def element_on(anatomy: Anatomy, gauge: Gauge, space: str) -> StreamElement:
-    """What the gauge does to a space; InputError when it leaves the space alone, since an artifact then needs no transport."""
+    """What the gauge does to a space. Raises InputError for a gauge that does not fit the model, and when it leaves the space alone, since
+    an artifact then needs no transport."""
+    require_fitting(anatomy, gauge)
+    if all(space != each.name for each in anatomy.spaces):
+        raise InputError(f"{anatomy.architecture} has no space {space!r}; the gauge moves {', '.join(gauge.elements)}")
     element = gauge.on_space(anatomy, space)
     if element is None:
         raise InputError(f"the gauge does not move {space}; it moves {', '.join(gauge.elements)}")

@@ -43,7 +43,7 @@ def transport_dictionary(
     """Move a dictionary in a .safetensors, .npz or .gguf file. Features keep their numbers.
 
     Raises InputError for an unknown array, one of the wrong width, or a dictionary whose cfg.json, beside it, subtracts the mean over
-    coordinates while the gauge changes signs.
+    coordinates while the gauge does more than a permutation with a common sign.
     """
     _check_normalisation(Path(source).with_name("cfg.json"), element_on(anatomy, gauge, space))
     transport_file(source, destination, anatomy, gauge, space, moved_array, sidecar)
@@ -69,5 +69,8 @@ def _check_normalisation(path: Path, element: StreamElement) -> None:
         normalisation = json.loads(path.read_text()).get("normalize_activations")
     except (ValueError, AttributeError) as error:
         raise InputError(f"{path}: not valid JSON ({error}); mend or delete it") from error
-    if normalisation in MEAN_FREE and not (isinstance(element, Monomial) and (element.factors == 1).all()):
-        raise InputError(f"{path}: normalize_activations {normalisation!r} subtracts the mean over coordinates; only permutations pass it")
+    common = isinstance(element, Monomial) and element.is_signed_permutation and (element.factors == element.factors[0]).all()
+    if normalisation in MEAN_FREE and not common:
+        raise InputError(
+            f"{path}: normalize_activations {normalisation!r} subtracts the mean over coordinates; permutations with a common sign pass it"
+        )

@@ -16,6 +16,7 @@ import torch
 
 from normgauge.anatomy.structure import Anatomy
 from normgauge.errors import InputError
+from normgauge.gauge.admissible import require_fitting
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import Move, apply_moves, tensor_moves
@@ -58,7 +59,8 @@ def moved_state(state: Any, anatomy: Anatomy, gauge: Gauge, names: Sequence[str]
     for space, element in gauge.elements.items():
         if not isinstance(element, Monomial) or not element.is_signed_permutation:
             raise InputError(f"gauge of {space}: entrywise second moments follow signed permutations alone; restart the optimizer instead")
-    named = _names(state["param_groups"], names)
+    require_fitting(anatomy, gauge)
+    named = parameter_names(state["param_groups"], names)
     listed = {tensor.name: tensor.shape for tensor in anatomy.tensors}
     first, second = tensor_moves(anatomy, gauge), tensor_moves(anatomy, gauge.without_signs())
     moved = {}
@@ -66,15 +68,22 @@ def moved_state(state: Any, anatomy: Anatomy, gauge: Gauge, names: Sequence[str]
         name = named.get(number)
         if name not in listed:
             raise InputError(f"optimizer state: parameter {number} is {name!r}, which {anatomy.architecture} has not; give its own names")
+        if "exp_avg" in entries and "exp_avg_sq" not in entries:
+            raise InputError(f"optimizer state: {name} has exp_avg and no exp_avg_sq; save the whole state of AdamW")
         moved[number] = {key: _moved_entry(key, value, name, listed[name], first[name], second[name]) for key, value in entries.items()}
     return {**state, "state": moved}
 
 
-def _names(groups: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> dict[int, str]:
+def parameter_names(groups: Any, names: Sequence[str] | None = None) -> dict[int, str]:
+    """Number -> name of the parameters in a state_dict's param_groups; `names` in their order, None for the groups' own `param_names`."""
+    if not isinstance(groups, Sequence) or not all(isinstance(group, Mapping) and "params" in group for group in groups):
+        raise InputError("optimizer state: expected param_groups to be a list of groups with params; save a torch state_dict()")
     numbers = [number for group in groups for number in group["params"]]
     given = names if names is not None else [name for group in groups for name in group.get("param_names", ())]
-    if len(given) != len(numbers):
-        raise InputError(f"optimizer state: {len(numbers)} parameters and {len(given)} names; give the names in the optimizer's order")
+    if len(given) != len(numbers) or len(set(given)) != len(given):
+        raise InputError(
+            f"optimizer state: {len(numbers)} parameters and {len(set(given))} names; give one name for each in the optimizer's order"
+        )
     return dict(zip(numbers, given, strict=True))
 
 
@@ -83,8 +92,7 @@ def _moved_entry(key: str, value: Any, name: str, shape: tuple[int, ...], first:
         return value
     if key not in (*FIRST, *SECOND):
         raise InputError(f"optimizer state: {key} of {name} is unknown, expected {', '.join((*FIRST, *SECOND))}; use AdamW or SGD")
-    if tuple(value.shape) != shape:
-        raise InputError(
-            f"optimizer state: {key} of {name} has shape {list(value.shape)}, the model's is {list(shape)}; give its own names"
-        )
+    found = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+    if found != list(shape):
+        raise InputError(f"optimizer state: {key} of {name} has shape {found}, the model's is {list(shape)}; give its own names")
     return apply_moves(value, first if key in FIRST else second)

@@ -30,14 +30,25 @@ class Sidecar:
     gains: str
     groups: Mapping[str, str]
     margins: Mapping[str, float | None]
+    centred: bool = False
+
+    def __post_init__(self) -> None:
+        if self.gains not in GAINS:
+            raise InputError(f"gains {self.gains!r}, expected one of {', '.join(GAINS)}; transport the artifact again")
 
     @classmethod
     def of(
-        cls, gauge: Gauge, base_sha256: str, origin_sha256: str, gains: str = "native", margins: Mapping[str, float] | None = None
+        cls,
+        gauge: Gauge,
+        base_sha256: str,
+        origin_sha256: str,
+        gains: str = "native",
+        margins: Mapping[str, float] | None = None,
+        centred: bool = False,
     ) -> Sidecar:
         """The record of a gauge that leads from the origin to the base."""
         groups = {name: _group(element) for name, element in gauge.elements.items()}
-        return cls(base_sha256, origin_sha256, gains, groups, {name: (margins or {}).get(name) for name in groups})
+        return cls(base_sha256, origin_sha256, gains, groups, {name: (margins or {}).get(name) for name in groups}, centred)
 
 
 def _group(element: Any) -> str:
@@ -66,12 +77,11 @@ def read_sidecar(artifact: str | os.PathLike[str]) -> Sidecar | None:
     if not path.is_file():
         return None
     try:
-        found = Sidecar(**json.loads(path.read_text()))
+        return Sidecar(**json.loads(path.read_text()))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (ValueError, TypeError) as error:
         raise InputError(f"{path}: not a record of a gauge ({error}); delete it if the artifact fits its model as it is") from error
-    if found.gains not in GAINS:
-        raise InputError(f"{path}: gains {found.gains!r}, expected one of {', '.join(GAINS)}; transport the artifact again")
-    return found
 
 
 def check_origin(artifact: str | os.PathLike[str], sidecar: Sidecar) -> None:
