@@ -14,8 +14,8 @@ from scipy.linalg import expm
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
-from normgauge.gauge.admissible import admissible, random_element
-from normgauge.gauge.correlation import correlate_sites, run_site_activations
+from normgauge.gauge.admissible import Group, admissible, random_element
+from normgauge.gauge.correlation import correlate, correlate_sites, run_site_activations
 from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.hidden_units import HeadCorrelation, match_heads, match_units
 from normgauge.gauge.holonomy import Defect, defects, factor, holonomy, moved_share
@@ -161,6 +161,18 @@ def test_planted_feed_forward_gauges_are_recovered(case, architecture):
     if case == "llama":
         signed = recovery_row(site.id, 42, match(correlation, Cost.SIGNED), truth.compose(Monomial.identity(truth.size)))
         assert signed["permutation_accuracy"] < 0.9
+
+
+def test_units_without_signs_are_not_matched_by_a_negative_correlation():
+    """Correlations (0.6, 0.8) and (-0.8, 0.6): by absolute values the units change places, one with a sign that the group has not."""
+    source = torch.linalg.qr(torch.randn(400, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    source = source - source.mean(0)
+    target = source @ torch.tensor([[0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
+    correlation = correlate(source, target)
+    assert match_units(correlation, Group.PERMUTATION).gauge == Monomial.identity(2)
+    signed = match_units(correlation, Group.MONOMIAL).gauge
+    assert signed.target.tolist() == [1, 0]
+    assert np.sign(signed.factors).tolist() == [1, -1]
 
 
 @pytest.mark.parametrize(
