@@ -91,6 +91,9 @@ def _loss(model: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
 
 
 def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs) -> None:
-    optimizer.zero_grad()
-    _loss(model, inputs).backward()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # The other blocks' weights have no part in the step: backward() would compute, and keep, their gradients as well.
+    for parameter, gradient in zip(parameters, torch.autograd.grad(_loss(model, inputs), parameters, materialize_grads=True), strict=True):
+        parameter.grad = gradient
     optimizer.step()
+    optimizer.zero_grad()
