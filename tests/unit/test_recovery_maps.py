@@ -159,3 +159,84 @@ def test_zeros_are_flagged_because_their_sign_leaves_no_trace():
     np.testing.assert_array_equal(result.values, weights)
     np.testing.assert_array_equal(result.margins >= 4, weights != 0)
     assert looks == []
+
+
+def test_a_feature_active_on_a_few_rows_is_never_claimed_wrongly():
+    """Its rows leave no residual, in extended precision none at all: noise must not vanish with it."""
+    claimed = 0
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        rows, width = int(generator.integers(12, 80)), int(generator.integers(3, 10))
+        inputs = generator.standard_normal((rows, width))
+        inputs[:, :3] = 0
+        for feature in range(3):
+            inputs[generator.integers(0, rows, generator.integers(1, 4)), feature] = 10.0 ** -generator.uniform(0, 12)
+        store = grid(("float32", "float16", "bfloat16")[seed % 3])
+        weights = store.round(generator.standard_normal((width, 12)) * 0.14)
+        design, outputs = maps.full_design(inputs, False, TORCH), inputs @ weights
+        result = maps.recover(design, [outputs], [False], store, TORCH)[0]
+        settled, _ = maps.settle(design, result, inputs, outputs, False, store, TORCH)
+        assert silent_misses(result, weights) == silent_misses(settled, weights) == 0
+        claimed += int((settled.margins >= 4).sum())
+    assert claimed > 1000
+
+
+def test_a_column_far_along_the_line_is_not_found_elsewhere_behind_gains_in_small_ratios():
+    found = 0
+    for seed in range(12):
+        generator = np.random.default_rng(seed)
+        gains = generator.integers(1, 64, 17) / 8.0
+        weights = grid("float32").round(generator.standard_normal((17, 20)) * 0.0014 + generator.standard_normal(20) * 3 / gains[:, None])
+        layer = planted_layers.layer(seed=seed, width=17, rows=300, gains=gains, biases=np.zeros(17), weights=weights)
+        result = solved(layer)
+        assert silent_misses(result, layer.truth) == 0
+        found += int((~result.undetermined).sum())
+    assert found > 0
+
+
+def test_outputs_that_are_all_zero_are_recorded_as_zero_and_not_claimed():
+    layer = planted_layers.layer(weights=np.zeros((48, 3)), bias=np.zeros(3))
+    result = solved(layer)
+    assert not (result.margins >= 4).any()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_gains_and_biases_off_the_grid_are_undetermined(name):
+    layer = planted_layers.layer(seed=4)
+    outputs = norm_parameters.normalised(layer.residual, NormKind.LAYER_NORM, 1e-5) * layer.gains + layer.biases
+    found = norm_parameters.solve(layer.residual, outputs, NormKind.LAYER_NORM, 1e-5, True)
+    for values, noise in ((found.gains, found.gain_noise), (found.biases, found.bias_noise)):
+        points, margins = norm_parameters.stored(values, noise, 0.0, grid(name))
+        assert np.isnan(points).all()
+        assert not margins.any()
+
+
+def test_norm_parameters_too_small_to_see_are_not_claimed():
+    """A gain far below its bias: the outputs are all the bias, and agree with any such gain without a residual."""
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        store, residual = grid("bfloat16"), generator.standard_normal((100, 12)) * np.exp(generator.standard_normal((100, 1)))
+        gains = store.round(generator.standard_normal(12) * 10.0 ** generator.uniform(-20, 0, 12))
+        biases = store.round(generator.standard_normal(12) * 10.0 ** generator.uniform(-20, 1, 12) * (generator.random(12) > 0.2))
+        outputs = norm_parameters.normalised(residual, NormKind.LAYER_NORM, 1e-5) * gains + biases
+        found = norm_parameters.solve(residual, outputs, NormKind.LAYER_NORM, 1e-5, True)
+        for truth, values, noise in ((gains, found.gains, found.gain_noise), (biases, found.biases, found.bias_noise)):
+            points, margins = norm_parameters.stored(values, noise, 0.0, store)
+            assert not ((margins >= 4) & (points != truth)).any()
+            np.testing.assert_array_equal(points[truth == 0], 0)
+
+
+def test_an_offset_gain_of_zero_is_recorded_as_zero():
+    generator = np.random.default_rng(3)
+    residual, weights = generator.standard_normal((3000, 8)), np.where(np.arange(8) < 4, 0.0, 0.25)
+    outputs = norm_parameters.normalised(residual, NormKind.RMS_NORM, 1e-6) * (1 + weights)
+    found = norm_parameters.solve(residual, outputs, NormKind.RMS_NORM, 1e-6, False)
+    points, margins = norm_parameters.stored(found.gains, found.gain_noise, 1.0, grid("bfloat16"))
+    np.testing.assert_array_equal(points, weights)
+    np.testing.assert_array_equal(margins >= 4, weights != 0)
+
+
+def test_a_feature_that_never_varies_has_no_gain():
+    found = norm_parameters.solve(np.ones((9, 1)), np.full((9, 1), 0.5), NormKind.LAYER_NORM, 1e-5, True)
+    points, _ = norm_parameters.stored(found.gains, found.gain_noise, 0.0, grid("float32"))
+    assert np.isnan(points).all()

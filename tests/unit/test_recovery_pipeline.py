@@ -1,5 +1,6 @@
 """From a checkpoint to the identifiability map: everything recovered that can be, the solver blind to weights, the file reassembled."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from threadpoolctl import threadpool_limits
+from transformers import GemmaConfig, T5Config
 
 import planted_checkpoints
 from normgauge.anatomy import describe
@@ -17,7 +19,7 @@ from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
 from normgauge.provenance import import_closure, sha256_file
-from normgauge.recovery import solve
+from normgauge.recovery import certificate, solve
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.assemble import assemble, assemble_all
 from normgauge.recovery.check_gauge import check_gauge
@@ -25,6 +27,7 @@ from normgauge.recovery.compare import compare, route_rows, straggler_rows, writ
 from normgauge.recovery.description import Description
 from normgauge.recovery.observe import observe, observe_columns
 from normgauge.recovery.recover import close_stragglers
+from normgauge.render import recovery as recovery_figures
 from normgauge.schemas.recovery import tables
 from normgauge.tables import read_metadata
 
@@ -159,7 +162,7 @@ AUDIT = """
 import sys
 opened = []
 sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
-from normgauge.recovery import solve
+from normgauge.recovery import certificate, solve
 solve.main(sys.argv[1:])
 modules = [name for name in sys.modules if name.startswith("normgauge.checkpoints")]
 print("\\n".join(["MODULES", *modules, "FILES", *opened]))
@@ -215,6 +218,50 @@ def test_stragglers_close_with_fresh_observations(tmp_path):
     assert sum(row["misses"] for row in after) == 0
     assert sum(row["flagged"] for row in after) == sum(not look["within_reach"] for look in looks) > 0
     assert not any(look["open"] for look in looks)
+
+
+def test_a_column_with_several_places_is_undetermined_and_so_are_its_like(gpt2, monkeypatch):
+    _, folder = gpt2
+    honest, tried = certificate.certify, []
+
+    def ambiguous(line, values, *rest):
+        found = honest(line, values, *rest)
+        tried.append(len(found.survivors))
+        several = np.repeat(found.survivors, 2) if len(tried) in (1, 3) else found.survivors
+        return dataclasses.replace(found, survivors=several)
+
+    monkeypatch.setattr(certificate, "certify", ambiguous)
+    description, results = Description.read(folder / "observations"), solve.Results()
+    item = next(item for item in description.maps if item.module == "transformer.h.0.attn.c_attn")
+    norm = next(norm for norm in description.norms if norm.name == item.norm)
+    solve._solve_norm(description, norm, folder / "observations", results)
+    solve._solve_group(description, [item], norm.name, folder / "observations", arithmetic("torch"), 0, results)
+    outcome = results.outcomes[item.weight]
+    assert len(tried) == item.outputs.width  # one of the sample was not single: all are tried
+    assert np.flatnonzero(np.isnan(outcome.values).all(axis=0)).tolist() == [0, 2]
+    assert np.isfinite(outcome.values).sum() == (item.outputs.width - 2) * item.inputs.width
+    assert "several places" in outcome.row["reason"]
+
+
+def test_t5_looks_its_table_up_twice_and_gemma_scales_what_it_looks_up(tmp_path):
+    small = {"vocab_size": 211, "num_heads": 2, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "decoder_start_token_id": 0}
+    checkpoint = recover(tmp_path / "t5", T5Config(architectures=["T5Model"], **small))
+    rows = {row["tensor"]: row for row in compare(checkpoint, tmp_path / "t5" / "recovered")}
+    assert sum(row["misses"] for row in rows.values()) == 0
+    assert 0 < rows["shared.weight"]["recovered"] == rows["shared.weight"]["determined"]
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+    gemma = GemmaConfig(architectures=["GemmaModel"], intermediate_size=32, vocab_size=101, max_position_embeddings=64, **shape)
+    observe(open_checkpoint(planted_checkpoints.write(tmp_path / "gemma", gemma)), tmp_path / "observations", 50, seed=32)
+    description = Description.read(tmp_path / "observations")
+    assert (description.embedding, description.tables) == (None, ())
+
+
+@pytest.mark.parametrize("figure", [recovery_figures.trend, recovery_figures.gains, recovery_figures.calibration])
+def test_figures_of_models_of_which_nothing_is_decided(figure):
+    assert figure([]).axes
+    undecided = {"model": "tiny", "revision": "seed1", "module": "m", "column": 0, "method": "joint fit", "rows": 8, "margin": 0.0}
+    if figure is not recovery_figures.calibration:
+        assert figure([{**undecided, "gain": 1.0, "weight": 1.0}]).axes
 
 
 def test_fresh_outputs_are_the_modules_own_rounded_once(gpt2, tmp_path):

@@ -162,3 +162,22 @@ def test_a_margin_of_a_fit_on_plain_residuals_is_not_trusted_below_16(monkeypatc
     settled, _ = maps.settle(design, first, inputs, outputs, False, store, TORCH)
     np.testing.assert_array_equal(settled.values, weights)
     assert settled.margins.min() >= REQUIRED_MARGIN
+
+
+def test_a_rounding_that_all_rows_share_lends_no_precision():
+    """An eighth of a spacing in the mean of the outputs is 25 noises of 8,192 rows, and moves a small weight to the next grid point."""
+    generator = np.random.default_rng(6)
+    store, rows = grid("float32"), 8192
+    design = np.column_stack([10 + 0.01 * generator.standard_normal(rows), generator.standard_normal(rows)])
+    spacing = 2.0**-52
+    start = store.round(np.array([1.5 * 2.0 ** np.round(np.log2(spacing / 8 / 10 * 1.5) + 23), 0.1]))  # its spacing is about the error
+    outputs = 1.5 + design @ start
+    outputs += spacing * (generator.random(rows) < 0.125)
+    straggler = Straggler(0, np.array([0]), np.append(start, 1.5))
+    whole = np.column_stack([design, np.ones(rows)])
+    believed, doubted = (
+        straggler.decide(gather([straggler], whole, outputs[:, None], TORCH, rounded_once)[0], store) for rounded_once in (True, False)
+    )
+    assert believed.values[0] != start[0]
+    assert believed.margins[0] >= REQUIRED_MARGIN
+    assert doubted.margins[0] < REQUIRED_MARGIN

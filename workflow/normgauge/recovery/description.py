@@ -170,19 +170,21 @@ class Description:
             if item.bias:
                 yield item.bias, (item.outputs.width,)
 
+    def _pairs(self) -> list[tuple[Array, Array]]:
+        """Input and output of every norm and map."""
+        return [(norm.inputs, norm.outputs) for norm in self.norms] + [(item.inputs, item.outputs) for item in self.maps]
+
     def _arrays(self) -> Iterator[Array]:
-        for observed in (*self.norms, *self.maps):
-            yield from (observed.inputs, observed.outputs)
+        for pair in self._pairs():
+            yield from pair
         yield from (table.indices for table in self.tables)
         if self.embedding:
             yield self.embedding
 
     def _check_rows(self, folder: Path) -> None:
         """InputError unless arrays that belong together are there, whole and equally long."""
-        pairs = [(observed.inputs, observed.outputs) for observed in (*self.norms, *self.maps)]
-        if self.embedding:
-            pairs += [(self.embedding, table.indices) for table in self.tables]
-        for first, second in pairs:
+        tables = [(self.embedding, table.indices) for table in self.tables] if self.embedding else []
+        for first, second in (*self._pairs(), *tables):
             rows = first.rows(folder), second.rows(folder)
             if rows[0] != rows[1]:
                 raise InputError(f"{first.name}.f64 has {rows[0]} rows, {second.name}.f64 has {rows[1]}; observe again")

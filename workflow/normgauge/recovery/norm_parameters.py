@@ -9,6 +9,7 @@ import numpy as np
 from normgauge.anatomy.structure import NormKind
 from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS
 from normgauge.recovery.grids import Grid
+from normgauge.recovery.least_squares import COMMON_ROUNDING
 from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
 ROUNDING = 2.0**-53
@@ -38,7 +39,8 @@ def normalised(inputs: np.ndarray, kind: NormKind, eps: float) -> np.ndarray:
 def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, has_bias: bool) -> NormParameters:
     """Gain and bias per feature from (N, d) input and output of a norm, with one refinement on the residual.
 
-    Their noise is estimated row by row as in `least_squares`, each output having at least float64's rounding.
+    Their noise is estimated row by row as in `least_squares`, each output having at least float64's rounding,
+    part of it common to all rows.
     """
     unit = normalised(inputs, kind, eps)
     rows = len(unit)
@@ -56,7 +58,11 @@ def solve(inputs: np.ndarray, outputs: np.ndarray, kind: NormKind, eps: float, h
     deviation = np.sqrt(np.einsum("ij,ij->j", residual, residual) / (rows - 1 - has_bias))
     by_gain = centred / energy
     squares = np.square(np.maximum(np.abs(residual), ROUNDING * np.abs(outputs)))
-    gain_noise, bias_noise = (np.sqrt(np.einsum("ij,ij,ij->j", part, part, squares)) for part in (by_gain, 1 / rows - mean * by_gain))
+    shared = COMMON_ROUNDING * np.abs(outputs)
+    gain_noise, bias_noise = (
+        np.sqrt(np.einsum("ij,ij,ij->j", part, part, squares) + np.einsum("ij,ij->j", part, shared) ** 2)
+        for part in (by_gain, 1 / rows - mean * by_gain)
+    )
     scale = np.sqrt(np.einsum("ij,ij->j", outputs, outputs) / rows)
     # outputs that vary by a few of their own roundings only are rounded alike, and many of them tell no more than one
     common = np.where(outputs.std(axis=0) < 16 * ROUNDING * scale, np.sqrt(rows), 1.0)

@@ -208,7 +208,8 @@ class Hooks:
         )
         if not (self.looked_up and self.is_sum):  # Gemma multiplies the rows it looks up
             return Description(tensors, norms, maps, (), None)
-        tables = tuple(ObservedTable(name, array(f"{name}.indices")) for name in self.looked_up)
+        listed = [name for name in dict.fromkeys(self.tables.values()) if name in self.looked_up]
+        tables = tuple(ObservedTable(name, array(f"{name}.indices")) for name in listed)
         return Description(tensors, norms, maps, tables, array(f"{self.site.norm}.inputs" if self.site.norm else "embedding"))
 
 

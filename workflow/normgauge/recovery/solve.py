@@ -194,14 +194,14 @@ def _certified(item: ObservedMap, part: Recovered, first: int, grid: grids.Grid,
     """`part` less the columns that its evidence does not single out: every other place on the line is excluded for a share of the columns,
     and for all of them where one of the share has other than one place. The model's first such column is tried by the full sieve.
     """
-    known = np.flatnonzero(~part.undetermined)
-    if part.solved is None or not len(known):
+    known: list[int] = np.flatnonzero(~part.undetermined).tolist()
+    if part.solved is None or not known:
         return part
     sample = known[:: int(1 / CERTIFIED_SHARE)]
     single = {column: _certify(item, part, column, first, grid, results) for column in sample}
     if all(single.values()):
         return part
-    single |= {column: _certify(item, part, column, first, grid, results) for column in np.setdiff1d(known, sample)}
+    single |= {column: _certify(item, part, column, first, grid, results) for column in known if column not in single}
     return part.without([column for column in known if not single[column]], "several places on the line keep every coordinate on the grid")
 
 
@@ -214,12 +214,12 @@ def _certify(item: ObservedMap, part: Recovered, column: int, first: int, grid: 
     weights = part.values[: solved.line.weights, column]
     values, noise, alpha = solved.values[:, column], solved.noise[:, column], float(solved.found.alpha[column])
     found = certificate.certify(solved.line, values, noise, weights, grid, full, alpha)
-    residuals = certificate.null_residuals(solved.line, values, grid, NULL_PLACES, int(column))
+    residuals = certificate.null_residuals(solved.line, values, grid, NULL_PLACES, column)
     results.null_counts += np.histogram(residuals, NULL_BINS, (0, 0.5))[0]
     results.certificates.append(
         {
             "module": item.module,
-            "column": int(column) + first,
+            "column": column + first,
             "method": "sieve" if full else "walk",
             "candidates": found.candidates,
             "survivors": len(found.survivors),
@@ -317,7 +317,8 @@ def _solve_tables(description: Description, folder: Path, results: Results) -> N
     start = time.perf_counter()
     total = description.embedding.read(folder)
     indices = {table.weight: table.read_indices(folder, description.tensor(table.weight).shape[0]) for table in description.tables}
-    known = {name: embeddings.TableRows(found.values, found.margins) for name in names if (found := results.outcomes.get(name))}
+    solved = [(name, results.outcomes[name]) for name in names if name in results.outcomes]
+    known = {name: embeddings.TableRows(outcome.values, outcome.margins) for name, outcome in solved}
     if len(unknown) == 1:
         tensor = description.tensor(unknown[0])
         found = embeddings.remaining_table(total, known, indices, tensor.name, tensor.shape[0], grids.grid(tensor.dtype))
