@@ -162,10 +162,12 @@ def test_readers_by_the_dense_route(family):
     assert shares.sum() < len(shares)
 
 
-def test_the_first_block_reads_no_earlier_head():
-    rows = rows_of("llama")
-    assert {row["block"] for row in rows_with(rows, "mlp_motif_unit")} == {1, 2}
-    assert {row["block"] for row in rows_with(rows, "mlp_reader")} == {2}
+def test_a_block_reads_the_heads_of_all_blocks_before_it_and_of_no_other():
+    first = checkpoint("llama", 1, num_hidden_layers=3)
+    rows = kernel_rows(make_pair(first, nearby(first, 2)), PROBES, {})
+    assert {row["block"] for row in rows_with(rows, "mlp_motif_unit")} == {1, 2, 3}
+    read = {(row["block"], int(row["label"].split()[2])) for row in rows_with(rows, "mlp_reader_unit")}
+    assert read == {(2, 1), (3, 1), (3, 2)}
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

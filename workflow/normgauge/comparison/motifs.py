@@ -106,7 +106,10 @@ def motif_rows(block: int, sides: Sides, earlier: Sequence[Writer], frames: Sequ
     place: dict[str, Any] = {"block": block, "part": "mlp"}
     first, second = (unit_length(side) for side in sides)
     gates = {
-        name: [side.reads[0][:, :-1] @ each[:-1] / np.linalg.norm(each) for side, each in zip((first, second), contrast, strict=True)]
+        name: [
+            side.reads[0][:, :-1] @ each[:-1] / max(np.linalg.norm(each), TINY)
+            for side, each in zip((first, second), contrast, strict=True)
+        ]
         for name, contrast in distinct_contrasts(frames).items()
     }
     for pair in frames:
