@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import permutations
 
 import numpy as np
@@ -14,7 +15,7 @@ from normgauge.comparison.alignment import align
 from normgauge.comparison.decision import decide, write_decision
 from normgauge.comparison.folds import fold_steps, foldable_norms
 from normgauge.comparison.kernels import Kernel, change
-from normgauge.comparison.location import kernel_spread
+from normgauge.comparison.location import head_components, kernel_spread, table_components, table_names, unit_components
 from normgauge.comparison.nulls import (
     Test,
     benjamini_hochberg,
@@ -238,31 +239,55 @@ def test_seeds_and_rounding_give_nothing(family):
 
 @pytest.mark.parametrize("family", GAUGED)
 def test_gauges_and_rounding_together_give_nothing(family):
-    """B is A in another gauge of every group at once, folds too, stored as bfloat16 with gains and biases in float32."""
-    changes, found = SMALL | GAUGED[family], 0
+    """B is A in another gauge of every group at once, folds too, both stored as mixed precision leaves them."""
+    found = 0
     for seed in range(3):
-        source = single_precision(checkpoint(family, seed, **changes))
-        anatomy = describe(source.config)
-        moved = dict(transform(anatomy, doubled(source.tensors), random_gauge(anatomy, seed, gauge_spaces(anatomy))))
-        generator = np.random.default_rng(seed)
-        steps = fold_steps(anatomy, {norm.name: np.exp2(generator.uniform(-1, 1, norm.size)) for norm in foldable_norms(anatomy)})
-        for name, each in steps.items():
-            for step in each:
-                moved[name] = step.apply(moved[name])
-        aligned = align(make_pair(source, single_precision(changed(source, moved))))
+        aligned = align(gauged_and_stored(family, seed, mixed))
         assert {row["found"] for row in aligned.rows if row["group"] in ("residual", "units", "folds")} == {"gauge"}
         rows = test_rows(all_tests(aligned, PROBES, "five", 99, np.random.default_rng(0)))
         found += sum(row["significant"] for row in rows)
     assert found == 0
 
 
-def doubled(tensors):
-    return {name: value.double() for name, value in tensors.items()}
+@pytest.mark.parametrize("family", GAUGED)
+def test_the_floor_of_components_is_what_rounding_leaves_in_another_gauge(family):
+    """Energies against what is expected of rounding alone, with long biases, and gains as coarse as the matrices."""
+    energies, expected = defaultdict(float), defaultdict(float)
+    for seed in range(3):
+        aligned = align(gauged_and_stored(family, seed, torch.Tensor.bfloat16))
+        tables = [table_components(aligned, name) for name in table_names(aligned.pair)]
+        for components in (*head_components(aligned), unit_components(aligned), *tables):
+            assert components is not None
+            energies[components.statistic] += components.energies.sum()
+            expected[components.statistic] += components.noise.mean.sum()
+    ratios = {name: energies[name] / expected[name] for name in energies}
+    assert ratios["ov_energy"] == pytest.approx(1.0, rel=0.15)
+    assert max(ratios.values()) < 1.15  # less where a permutation leaves both sides the same rounding
 
 
-def single_precision(source):
-    """The values as mixed precision leaves them: matrices rounded to bfloat16, all else to float32, everything stored as float32."""
-    return changed(source, {name: (value.bfloat16() if value.ndim > 1 else value).float() for name, value in source.tensors.items()})
+def gauged_and_stored(family: str, seed: int, store):
+    """A pair of one function: A, and A in another gauge of every group, both as `store` leaves their tensors."""
+    plain = checkpoint(family, seed, **SMALL | GAUGED[family])
+    long = {name: 4 * value for name, value in plain.tensors.items() if value.ndim == 1 and name.endswith("bias")}
+    source = changed(plain, long)
+    anatomy = describe(source.config)
+    gauge = random_gauge(anatomy, seed, gauge_spaces(anatomy))
+    moved = dict(transform(anatomy, {name: value.double() for name, value in source.tensors.items()}, gauge))
+    generator = np.random.default_rng(seed)
+    steps = fold_steps(anatomy, {norm.name: np.exp2(generator.uniform(-1, 1, norm.size)) for norm in foldable_norms(anatomy)})
+    for name, each in steps.items():
+        for step in each:
+            moved[name] = step.apply(moved[name])
+    return make_pair(as_stored(source, store), as_stored(changed(source, moved), store))
+
+
+def mixed(value):
+    """Matrices rounded to bfloat16, all else to float32."""
+    return value.bfloat16() if value.ndim > 1 else value
+
+
+def as_stored(source, store):
+    return changed(source, {name: store(value).float() for name, value in source.tensors.items()})
 
 
 def test_a_decision_names_the_side_with_more_and_keeps_its_schema(tmp_path):

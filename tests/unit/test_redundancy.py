@@ -23,6 +23,7 @@ from normgauge.redundancy.files import read_shape, write_counts
 from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
 from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
 from normgauge.redundancy.readers import stored
+from normgauge.schemas.redundancy import tables
 from unit.gauge_models import tiny
 
 SHAPES = Path(__file__).parents[2] / "config" / "shapes"
@@ -236,10 +237,21 @@ def test_a_head_as_wide_as_the_stream_is_refused():
         symmetries.symmetries(describe(config))
 
 
-@pytest.mark.parametrize("claims", [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}])
+@pytest.mark.parametrize(
+    "claims",
+    [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}, {"gpt2": {"published_share": True}}],
+)
 def test_claims_that_cannot_be_read_are_refused(claims):
     with pytest.raises(InputError, match=r"claims\.yaml"):
         check_claims(claims, "claims.yaml")
+
+
+def test_a_claims_file_that_is_no_yaml_is_refused(tmp_path):
+    tables.write(tmp_path / "jacobian.parquet", "redundancy_jacobian", [], {})
+    (tmp_path / "claims.yaml").write_text("gpt2: {published_share: [")
+    with pytest.raises(InputError, match=r"claims\.yaml: cannot be read as YAML"):
+        write_counts({}, {}, [], tmp_path / "jacobian.parquet", [], tmp_path / "claims.yaml", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["claims.yaml", "jacobian.parquet"]
 
 
 @pytest.mark.parametrize(
