@@ -317,6 +317,14 @@ def test_a_gain_of_zero_is_refused_by_name():
         check_rows(checkpoint, 4)
 
 
+def test_the_checks_refuse_a_tensor_that_the_class_does_not_have_and_a_model_that_is_not_derived():
+    checkpoint = random_checkpoint(small("gpt2"), 1)
+    with pytest.raises(InputError, match=r"extra\.weight"):
+        check_rows(dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "extra.weight": torch.ones(3)}), 4)
+    with pytest.raises(InputError, match="cls_token enters the stream"):
+        check_rows(tiny("vit", "ViTModel")[0], 4)
+
+
 def test_tied_tensors_may_be_stored_under_either_name():
     config = small("gpt2")
     checkpoint = random_checkpoint(config, 1)

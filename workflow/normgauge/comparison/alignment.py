@@ -83,7 +83,7 @@ def align(pair: Pair) -> Aligned:
 
 def _with_folds(pair: Pair, scales: Mapping[str, np.ndarray]) -> Pair:
     """The pair with the gains of B's named norms multiplied by the factors; gains are rounded, and so are their ratios."""
-    errors = {}
+    errors: dict[str, tuple[int, np.ndarray]] = {}
     for norm in (norm for norm in foldable_norms(pair.anatomy) if norm.name in scales):
         assert norm.gain is not None
         relative = sum(side.floor(norm.gain) / gain(side, norm) ** 2 for side in (pair.a, pair.b))
