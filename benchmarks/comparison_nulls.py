@@ -49,7 +49,7 @@ def rounded(source: Checkpoint) -> Checkpoint:
 def significant(first: Checkpoint, second: Checkpoint, seed: int) -> int:
     """Significant components of the pair."""
     pair = make_pair(first, second)
-    tests = all_tests(pair, align(pair), (PROBE,), "ten", 99, np.random.default_rng(seed))
+    tests = all_tests(align(pair), (PROBE,), "ten", 99, np.random.default_rng(seed))
     return sum(row["significant"] for row in test_rows(tests))
 
 

@@ -20,7 +20,7 @@ from normgauge.comparison.probes import find_probes, read_probes
 from normgauge.comparison.study import compare_folders
 from normgauge.errors import InputError
 from normgauge.schemas.comparison import tables
-from unit.comparison_pairs import FAMILIES, checkpoint, nearby, pair_of
+from unit.comparison_pairs import FAMILIES, changed, checkpoint, nearby, pair_of
 
 ROOT = Path(__file__).parents[2]
 TOKENS = [*"0123456789abcdef?"]
@@ -102,8 +102,25 @@ def test_different_configurations_are_refused_by_key(folders):
 def test_different_vocabularies_are_refused(folders):
     vocabulary = {token: number for number, token in enumerate(reversed(TOKENS))}
     Tokenizer(models.WordLevel(vocabulary, unk_token="?")).save(str(folders[1] / "tokenizer.json"))
-    with pytest.raises(InputError, match=r"tokenizer\.json differs"):
+    with pytest.raises(InputError, match="token '0' has the id 0 in A and 16 in B"):
         open_pair(folders)
+    (folders[1] / "tokenizer.json").unlink()
+    (folders[1] / "vocab.txt").write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", "##a", *TOKENS]))
+    with pytest.raises(InputError, match="token '##a' has the id none in A and 3 in B"):
+        open_pair(folders)
+
+
+def test_a_tokenizer_that_cuts_texts_differently_has_the_same_vocabulary(folders):
+    tokenizer = Tokenizer.from_file(str(folders[1] / "tokenizer.json"))
+    tokenizer.enable_truncation(64)
+    tokenizer.save(str(folders[1] / "tokenizer.json"))
+    assert open_pair(folders).a.label == "A"
+
+
+def test_another_family_is_named_as_such(folders, tmp_path):
+    other = write_folder(tmp_path / "c", checkpoint("bert", 1))
+    with pytest.raises(InputError, match=r"model_type is 'gemma3_text' in A and 'bert' in B"):
+        open_pair((folders[0], other))
 
 
 def test_identical_files_are_said_to_be_identical(folders):
@@ -163,7 +180,7 @@ def test_heads_that_one_side_alone_has_are_listed_and_left_out(tmp_path):
 
 def test_probes_are_looked_up_and_what_is_missing_is_reported(folders):
     sets = read_probes(ROOT / "config" / "probes.yaml")
-    found, dropped = find_probes(sets, folders[0], open_pair(folders).anatomy, "letters")
+    found, dropped = find_probes(sets, folders[0], open_pair(folders), "letters")
     assert [probe.name for probe in found[:2]] == ["letters", "digits"]
     letters = found[0]
     assert (letters.tokens, letters.ids, letters.ordered) == (tuple("abcdef"), tuple(range(10, 16)), False)
@@ -171,13 +188,47 @@ def test_probes_are_looked_up_and_what_is_missing_is_reported(folders):
     assert dropped["digits"] == ()
     assert dropped["nouns"] == tuple(sets["nouns"]["tokens"])
     with pytest.raises(InputError, match="probe set colours"):
-        find_probes(sets, folders[0], open_pair(folders).anatomy, "colours")
+        find_probes(sets, folders[0], open_pair(folders), "colours")
 
 
 def test_another_version_of_the_probe_file_is_refused(tmp_path):
     (tmp_path / "probes.yaml").write_text("version: 2\nsets: {}\n")
     with pytest.raises(InputError, match="version is 2, expected 1"):
         read_probes(tmp_path / "probes.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("version: [", "cannot be read as YAML"),
+        ("version: 1", "sets: expected sets"),
+        ("version: 1\nsets: {digits: [a, b]}", "sets.digits: expected a list under tokens"),
+        ("version: 1\nsets: {digits: {tokens: abcd}}", "sets.digits: expected a list under tokens"),
+        ("version: 1\nsets: {digits: {tokens: [0, 1, 2, 3]}}", "sets.digits.tokens: 0 is no text; put it in quotes"),
+        ("version: 1\nsets: {digits: {tokens: [a], control: [b]}}", r"sets.digits.control: \['b'\] is no set"),
+        ("version: 1\nsets: {digits: {tokens: [a], ordered: 3}}", "sets.digits.ordered: 3"),
+        ("version: 1\nsets: {digits: {tokens: [a], contol: b}}", "sets.digits.contol: unknown key"),
+    ],
+)
+def test_a_malformed_probe_file_is_refused_by_key(tmp_path, text, words):
+    (tmp_path / "probes.yaml").write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        read_probes(tmp_path / "probes.yaml")
+    assert str(caught.value).startswith("probes.yaml" if "YAML" not in words else str(tmp_path))
+
+
+def test_tokens_without_a_vector_are_dropped_and_reported(tmp_path):
+    """A row of zeros, as of a padding token, and ids beyond the rows of the table."""
+    source = checkpoint("gemma3", 1, vocab_size=12)
+    table = source.tensors["model.embed_tokens.weight"].clone()
+    table[3] = 0
+    emptied = changed(nearby(source, 2), {"model.embed_tokens.weight": table})
+    folders = write_folder(tmp_path / "a", source), write_folder(tmp_path / "b", emptied)
+    sets = {"digits": {"tokens": list("0123456789"), "ordered": True}, "letters": {"tokens": list("abcdef")}}
+    found, dropped = find_probes(sets, folders[0], open_pair(folders), "digits")
+    assert [probe.tokens for probe in found] == [tuple("012456789")]
+    assert not found[0].ordered
+    assert dropped == {"digits": ("3",), "letters": tuple("cdef")}
 
 
 def test_a_control_or_query_that_is_no_set_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import permutations
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 from jsonschema import ValidationError
 
+from normgauge.anatomy import describe
 from normgauge.comparison.alignment import align
 from normgauge.comparison.decision import decide, write_decision
+from normgauge.comparison.folds import fold_steps, foldable_norms
 from normgauge.comparison.kernels import Kernel, change
-from normgauge.comparison.location import kernel_spread
+from normgauge.comparison.location import head_components, kernel_spread, table_components, table_names, unit_components
 from normgauge.comparison.nulls import (
     Test,
     benjamini_hochberg,
@@ -27,11 +30,16 @@ from normgauge.comparison.nulls import (
 from normgauge.comparison.pair import make_pair
 from normgauge.comparison.precision import mantissa_bits, rounding_variance
 from normgauge.comparison.study import all_tests, compare
+from normgauge.errors import InputError
+from normgauge.gauge.admissible import gauge_spaces, random_gauge
+from normgauge.gauge.transform import transform
 from unit.comparison_pairs import FAMILIES, PROBES, changed, checkpoint
 
 test_rows.__test__ = False  # type: ignore[attr-defined]
 Test.__test__ = False  # type: ignore[attr-defined]
 SMALL = {"num_hidden_layers": 3}
+GAUGED = {"gemma3": {"num_key_value_heads": 1}, "llama": {}, "gpt2": {}, "bert": {}}
+"""Families with a key head of its own for every query head or one for all, a bias for every map or none."""
 
 
 def one_test(observed: float, draws, confirmatory: bool = True, statistic: str = "ov_energy") -> Test:
@@ -135,8 +143,23 @@ def test_ones_do_not_make_a_coarse_grid():
     name = next(name for name in source.tensors if name.endswith("LayerNorm.weight"))
     side = make_pair(changed(source, {name: torch.ones_like(source.tensors[name])}), source).a
     assert mantissa_bits(side.tensors[name]) == 0
-    assert side.grid_bits(torch.float64) > 20
+    assert side.grid_bits(name) > 20
     assert side.floor(name).max() < 1e-12
+
+
+def test_matrices_of_a_coarser_grid_than_the_gains_have_their_own_floor():
+    """Matrices in bfloat16 and gains in float32, stored as float32: as the training of many models leaves them."""
+    source = checkpoint("bert", 1)
+    single = changed(source, {name: value.float() for name, value in source.tensors.items()})
+    mixed = changed(source, {name: value.bfloat16().float() if value.ndim > 1 else value.float() for name, value in source.tensors.items()})
+    side = make_pair(single, mixed).b
+    assert {side.grid_bits(tensor.name) for tensor in side.anatomy.tensors if len(tensor.shape) > 1} == {7}
+    assert side.grid_bits(next(name for name in side.tensors if name.endswith("LayerNorm.weight"))) > 20
+
+
+def test_no_token_is_matched_where_there_is_none():
+    with pytest.raises(InputError, match="no token beside"):
+        matched_tokens(np.ones(4), range(4), 5, np.random.default_rng(0))
 
 
 def tensor_name(source, *endings: str) -> str:
@@ -187,7 +210,7 @@ def test_a_planted_edit_is_ranked_first_with_the_smallest_p(family, edit):
     source = checkpoint(family, 1, **SMALL)
     edited, expected = edit(source)
     pair = make_pair(source, edited)
-    rows = test_rows(all_tests(pair, align(pair), (), None, 99, np.random.default_rng(0)))
+    rows = test_rows(all_tests(align(pair), (), None, 99, np.random.default_rng(0)))
     assert {key: rows[0][key] for key in expected} == expected
     assert rows[0]["significant"]
     assert rows[0]["p"] == rows[0]["smallest_p"]
@@ -209,9 +232,62 @@ def test_seeds_and_rounding_give_nothing(family):
     rounded = changed(first, {name: value.bfloat16().double() for name, value in first.tensors.items()})
     for other in (checkpoint(family, 12, **SMALL), rounded):
         pair = make_pair(first, other)
-        rows = test_rows(all_tests(pair, align(pair), PROBES, "five", 99, np.random.default_rng(0)))
+        rows = test_rows(all_tests(align(pair), PROBES, "five", 99, np.random.default_rng(0)))
         assert sum(row["confirmatory"] for row in rows) > 20
         assert [row for row in rows if row["significant"]] == []
+
+
+@pytest.mark.parametrize("family", GAUGED)
+def test_gauges_and_rounding_together_give_nothing(family):
+    """B is A in another gauge of every group at once, folds too, both stored as mixed precision leaves them."""
+    found = 0
+    for seed in range(3):
+        aligned = align(gauged_and_stored(family, seed, mixed))
+        assert {row["found"] for row in aligned.rows if row["group"] in ("residual", "units", "folds")} == {"gauge"}
+        rows = test_rows(all_tests(aligned, PROBES, "five", 99, np.random.default_rng(0)))
+        found += sum(row["significant"] for row in rows)
+    assert found == 0
+
+
+@pytest.mark.parametrize("family", GAUGED)
+def test_the_floor_of_components_is_what_rounding_leaves_in_another_gauge(family):
+    """Energies against what is expected of rounding alone, with long biases, and gains as coarse as the matrices."""
+    energies, expected = defaultdict(float), defaultdict(float)
+    for seed in range(3):
+        aligned = align(gauged_and_stored(family, seed, torch.Tensor.bfloat16))
+        tables = [table_components(aligned, name) for name in table_names(aligned.pair)]
+        for components in (*head_components(aligned), unit_components(aligned), *tables):
+            assert components is not None
+            energies[components.statistic] += components.energies.sum()
+            expected[components.statistic] += components.noise.mean.sum()
+    ratios = {name: energies[name] / expected[name] for name in energies}
+    assert ratios["ov_energy"] == pytest.approx(1.0, rel=0.15)
+    assert max(ratios.values()) < 1.15  # less where a permutation leaves both sides the same rounding
+
+
+def gauged_and_stored(family: str, seed: int, store):
+    """A pair of one function: A, and A in another gauge of every group, both as `store` leaves their tensors."""
+    plain = checkpoint(family, seed, **SMALL | GAUGED[family])
+    long = {name: 4 * value for name, value in plain.tensors.items() if value.ndim == 1 and name.endswith("bias")}
+    source = changed(plain, long)
+    anatomy = describe(source.config)
+    gauge = random_gauge(anatomy, seed, gauge_spaces(anatomy))
+    moved = dict(transform(anatomy, {name: value.double() for name, value in source.tensors.items()}, gauge))
+    generator = np.random.default_rng(seed)
+    steps = fold_steps(anatomy, {norm.name: np.exp2(generator.uniform(-1, 1, norm.size)) for norm in foldable_norms(anatomy)})
+    for name, each in steps.items():
+        for step in each:
+            moved[name] = step.apply(moved[name])
+    return make_pair(as_stored(source, store), as_stored(changed(source, moved), store))
+
+
+def mixed(value):
+    """Matrices rounded to bfloat16, all else to float32."""
+    return value.bfloat16() if value.ndim > 1 else value
+
+
+def as_stored(source, store):
+    return changed(source, {name: store(value).float() for name, value in source.tensors.items()})
 
 
 def test_a_decision_names_the_side_with_more_and_keeps_its_schema(tmp_path):

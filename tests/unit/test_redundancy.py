@@ -23,6 +23,7 @@ from normgauge.redundancy.files import read_shape, write_counts
 from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
 from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
 from normgauge.redundancy.readers import stored
+from normgauge.schemas.redundancy import tables
 from unit.gauge_models import tiny
 
 SHAPES = Path(__file__).parents[2] / "config" / "shapes"
@@ -236,10 +237,21 @@ def test_a_head_as_wide_as_the_stream_is_refused():
         symmetries.symmetries(describe(config))
 
 
-@pytest.mark.parametrize("claims", [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}])
+@pytest.mark.parametrize(
+    "claims",
+    [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}, {"gpt2": {"published_share": True}}],
+)
 def test_claims_that_cannot_be_read_are_refused(claims):
     with pytest.raises(InputError, match=r"claims\.yaml"):
         check_claims(claims, "claims.yaml")
+
+
+def test_a_claims_file_that_is_no_yaml_is_refused(tmp_path):
+    tables.write(tmp_path / "jacobian.parquet", "redundancy_jacobian", [], {})
+    (tmp_path / "claims.yaml").write_text("gpt2: {published_share: [")
+    with pytest.raises(InputError, match=r"claims\.yaml: cannot be read as YAML"):
+        write_counts({}, {}, [], tmp_path / "jacobian.parquet", [], tmp_path / "claims.yaml", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["claims.yaml", "jacobian.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -303,6 +315,14 @@ def test_a_gain_of_zero_is_refused_by_name():
     checkpoint.tensors["transformer.h.0.ln_1.weight"][3] = 0
     with pytest.raises(InputError, match=r"transformer\.h\.0\.ln_1: gain 3 is zero"):
         check_rows(checkpoint, 4)
+
+
+def test_the_checks_refuse_a_tensor_that_the_class_does_not_have_and_a_model_that_is_not_derived():
+    checkpoint = random_checkpoint(small("gpt2"), 1)
+    with pytest.raises(InputError, match=r"extra\.weight"):
+        check_rows(dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "extra.weight": torch.ones(3)}), 4)
+    with pytest.raises(InputError, match="cls_token enters the stream"):
+        check_rows(tiny("vit", "ViTModel")[0], 4)
 
 
 def test_tied_tensors_may_be_stored_under_either_name():

@@ -8,8 +8,8 @@ the aligned pair only change sign when A and B are swapped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,14 @@ RANK = 1e-8  # smallest over largest eigenvalue of a Gram matrix that has an inv
 class Aligned:
     """The pair in one gauge, and rows of schema `comparison_alignment` that say what was found and what is left.
 
-    `orders`: by the name of an attention layer or unit space, where its heads or units stand in B as it is stored.
+    `orders`: by the name of an attention layer or unit space, where its heads or units stand in B as it is stored. `stream`: the pair with
+    its residual streams and norm folds in one gauge, but every head and unit as it is stored: what rounding does is known there.
     """
 
     pair: Pair
     rows: list[dict[str, Any]]
     orders: dict[str, np.ndarray]
+    stream: Pair
 
 
 def align(pair: Pair) -> Aligned:
@@ -66,15 +68,27 @@ def align(pair: Pair) -> Aligned:
         if space.kind == SpaceKind.RESIDUAL and space.name in gauge_spaces(anatomy):
             pair, found = _align_residual(pair, space.name)
             rows += found
-    pair, found = _align_folds(pair)
-    rows += found
+    stream = pair
     for layer in attention_layers(anatomy):
         pair, found, orders[f"{layer.prefix}attention"] = _align_attention(pair, layer)
         rows += found
     for layer in feed_forward_layers(anatomy):
         pair, found, orders[f"{layer.prefix}ffn"] = _align_units(pair, layer)
         rows += found
-    return Aligned(pair, rows, orders)
+    # last: heads and units are told by folded factors, which folds leave alone, and maps can be compared once their outputs are in place
+    scales, found = _find_folds(pair)
+    rows += found
+    return Aligned(_with_folds(pair, scales), rows, orders, _with_folds(stream, scales))
+
+
+def _with_folds(pair: Pair, scales: Mapping[str, np.ndarray]) -> Pair:
+    """The pair with the gains of B's named norms multiplied by the factors; gains are rounded, and so are their ratios."""
+    errors: dict[str, tuple[int, np.ndarray]] = {}
+    for norm in (norm for norm in foldable_norms(pair.anatomy) if norm.name in scales):
+        assert norm.gain is not None
+        relative = sum(side.floor(norm.gain) / gain(side, norm) ** 2 for side in (pair.a, pair.b))
+        errors |= {item.weight: (item.input_axis, relative) for item in pair.anatomy.maps if item.name in norm.feeds}
+    return Pair(pair.a, replace(pair.b.with_steps(fold_steps(pair.anatomy, scales)), scale_errors=errors), pair.unmatched)
 
 
 def _row(group: str, space: str, found: str, moved: float, certain: float, before: float, after: float) -> dict[str, Any]:
@@ -163,8 +177,8 @@ def _table_change(pair: Pair, names: Sequence[str]) -> float:
 # --- norm folds
 
 
-def _align_folds(pair: Pair) -> tuple[Pair, list[dict[str, Any]]]:
-    """Give B's norms A's gains, with the maps behind them scaled back, where that makes the maps agree better by half."""
+def _find_folds(pair: Pair) -> tuple[Mapping[str, np.ndarray], list[dict[str, Any]]]:
+    """By norm, what B's gains are multiplied by to be A's, where the maps behind it, scaled back, then agree better by half."""
     scales, rows = {}, []
     for norm in foldable_norms(pair.anatomy):
         gains = gain(pair.a, norm), gain(pair.b, norm)
@@ -181,8 +195,7 @@ def _align_folds(pair: Pair) -> tuple[Pair, list[dict[str, Any]]]:
         rows.append(
             _row("folds", norm.name, found, float((factors != 1).mean()) if taken else 0.0, 1.0, before, after if taken else before)
         )
-    steps = fold_steps(pair.anatomy, scales)
-    return Pair(pair.a, pair.b.with_steps(steps), pair.unmatched), rows
+    return scales, rows
 
 
 # --- attention

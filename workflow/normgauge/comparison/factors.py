@@ -99,10 +99,12 @@ def matrix(side: Side, item: LinearMap, floor: bool = False) -> np.ndarray:
     return (weight if item.input_axis == 1 else weight.T)[rows_of(side.anatomy, item).numpy()]
 
 
-def bias(side: Side, item: LinearMap) -> np.ndarray:
-    """The map's own bias, float64 (out,); zeros without one."""
+def bias(side: Side, item: LinearMap, floor: bool = False) -> np.ndarray:
+    """The map's own bias, float64 (out,), zeros without one; with `floor` the rounding variance of its values as stored."""
     rows = rows_of(side.anatomy, item).numpy()
-    return side.tensor(item.bias)[rows] if item.bias else np.zeros(len(rows))
+    if not item.bias:
+        return np.zeros(len(rows))
+    return (side.floor(item.bias) if floor else side.tensor(item.bias))[rows]
 
 
 def gain(side: Side, norm: Norm) -> np.ndarray:

@@ -59,7 +59,7 @@ def inventory_rows(stored: Pair, aligned: Pair) -> list[dict[str, Any]]:
         place = place_of(anatomy, tensor)
         names = [side.held(tensor.name) for side in (stored.a, stored.b)]
         stores = {"stored_a": stored.a.stored.get(names[0]), "stored_b": stored.b.stored.get(names[1])}
-        grids = [side.grid_bits(side.tensors[name].dtype) for side, name in zip((stored.a, stored.b), names, strict=True)]
+        grids = [side.grid_bits(tensor.name) for side in (stored.a, stored.b)]
         bits = {"bits_a": grids[0], "bits_b": grids[1]}
         rows.append(_row(tensor.name, "tensor", place.block, place.part, sums, whole, untouched_by(anatomy, tensor), **stores, **bits))
         totals.add(f"block {place.block} {place.part}" if place.block else place.part, place.block, place.part, sums)

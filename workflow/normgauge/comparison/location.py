@@ -20,6 +20,7 @@ from normgauge.comparison.factors import (
     Mode,
     attention_factors,
     attention_layers,
+    bias,
     feed_forward_factors,
     feed_forward_layers,
     matrix,
@@ -80,17 +81,16 @@ class Components:
         return ratios, np.divide(mean**2, variance, out=np.ones_like(mean), where=variance > 0)
 
 
-def location_tests(stored: Pair, aligned: Aligned, count: int, generator: np.random.Generator) -> Iterator[Test]:
+def location_tests(aligned: Aligned, count: int, generator: np.random.Generator) -> Iterator[Test]:
     """One confirmatory test per head's O V and Q^T K kernel, per feed-forward layer and per table of the stream.
 
     A layer's test is that of its most changed unit, a table's that of its most changed row, against the largest of as many draws.
-    `stored`: the pair as it is stored, for the rounding floors; `aligned`: the same pair in one gauge.
     """
-    for components in head_components(stored, aligned):
+    for components in head_components(aligned):
         for place, ratio, shape in zip(components.places, *components.ratios(), strict=True):
             draws = energy_ratios(float(shape), count, generator)
             yield Test(components.statistic, NULL, float(ratio), draws, True, place)
-    units = unit_components(stored, aligned)
+    units = unit_components(aligned)
     if units is not None:
         ratios, shapes = units.ratios()
         blocks = np.array([place["block"] for place in units.places])
@@ -99,8 +99,8 @@ def location_tests(stored: Pair, aligned: Aligned, count: int, generator: np.ran
             strongest = members[ratios[members].argmax()]
             draws = largest_energy_ratios(shapes[members], count, generator)
             yield Test(units.statistic, NULL, float(ratios[strongest]), draws, True, units.places[strongest])
-    for name in table_names(stored):
-        table = table_components(stored, aligned.pair, name)
+    for name in table_names(aligned.pair):
+        table = table_components(aligned, name)
         ratios, shapes = table.ratios()
         place = {"part": "embedding", "token": int(ratios.argmax()), "label": name}
         draws = largest_energy_ratios(shapes, count, generator)
@@ -122,17 +122,19 @@ def table_names(pair: Pair) -> list[str]:
 # --- heads
 
 
-def head_components(stored: Pair, aligned: Aligned) -> list[Components]:
+def head_components(aligned: Aligned) -> list[Components]:
     """The O V and the Q^T K kernels of all heads."""
     found = []
     kinds = (("ov_energy", head_kernel, "attention_output", "value"), ("qk_energy", score_kernel, "query", "key"))
     for statistic, kernel, many, shared in kinds:
         places, energies, susceptibilities, spreads = [], [], [], []
         noises: list[Noise] = []
-        for layer in attention_layers(stored.anatomy):
+        for layer in attention_layers(aligned.pair.anatomy):
             first, second = (attention_factors(side, layer, Mode.RAW) for side in (aligned.pair.a, aligned.pair.b))
             order = aligned.orders[f"{layer.prefix}attention"]
-            noises.append(_product_noise(stored.a, layer, many, shared) + _product_noise(stored.b, layer, many, shared).at(order))
+            noises.append(
+                _product_noise(aligned.stream.a, layer, many, shared) + _product_noise(aligned.stream.b, layer, many, shared).at(order)
+            )
             for head in range(first.heads):
                 pair = kernel(first, head), kernel(second, head)
                 values = [each.singular_values() for each in pair]
@@ -158,12 +160,13 @@ def kernel_spread(values: np.ndarray, size: int) -> float:
 
 
 def _by_head(side: Side, layer: Layer, part: str, floor: bool) -> np.ndarray:
-    """(heads, d_h, n) of queries, keys, values or, transposed, of the output map."""
+    """(heads, d_h, n + 1) of queries, keys, values with their biases or, transposed, (heads, d_h, n) of the output map."""
     item = layer.maps[part]
     rows = matrix(side, item, floor)
     if part == "attention_output":
         rows = rows.T
         return rows.reshape(side.anatomy.space(layer.maps["query"].writes).heads, -1, rows.shape[1])
+    rows = np.column_stack([rows, bias(side, item, floor)])
     return rows.reshape(side.anatomy.space(item.writes).heads, -1, rows.shape[1])
 
 
@@ -192,7 +195,7 @@ def _product_noise(side: Side, layer: Layer, many: str, shared: str) -> Noise:
 # --- feed-forward units
 
 
-def unit_components(stored: Pair, aligned: Aligned) -> Components | None:
+def unit_components(aligned: Aligned) -> Components | None:
     """The units of all feed-forward layers; None without any.
 
     Their energy is that of the terms of the exact split, each by itself: inner products between the terms are products of two sums over few
@@ -201,7 +204,7 @@ def unit_components(stored: Pair, aligned: Aligned) -> Components | None:
     places: list[dict[str, Any]] = []
     energies, susceptibilities, spreads = [], [], []
     noises: list[Noise] = []
-    for layer in feed_forward_layers(stored.anatomy):
+    for layer in feed_forward_layers(aligned.pair.anatomy):
         sides = [_unit_factors(side, layer) for side in (aligned.pair.a, aligned.pair.b)]
         units = Units(*sides)
         parts = unit_parts(sides[0]) + unit_parts(sides[1])
@@ -212,7 +215,7 @@ def unit_components(stored: Pair, aligned: Aligned) -> Components | None:
         susceptibilities.append(parts.sum(0))
         spreads.append(2 * (weights**2).sum(0) / size)
         order = aligned.orders[f"{layer.prefix}ffn"]
-        noises.append(_unit_noise(stored.a, layer) + _unit_noise(stored.b, layer).at(order))
+        noises.append(_unit_noise(aligned.stream.a, layer) + _unit_noise(aligned.stream.b, layer).at(order))
     if not places:
         return None
     columns = [np.concatenate(column) for column in (energies, susceptibilities, spreads)]
@@ -265,13 +268,13 @@ def _square_variance(noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
 # --- rows of tables
 
 
-def table_components(stored: Pair, aligned: Pair, name: str) -> Components:
+def table_components(aligned: Aligned, name: str) -> Components:
     """The rows of one table, such as the tokens of the embedding."""
     energies = np.concatenate(
-        [((after - before) ** 2).sum(1) for before, after in zip(aligned.a.rows(name), aligned.b.rows(name), strict=True)]
+        [((after - before) ** 2).sum(1) for before, after in zip(aligned.pair.a.rows(name), aligned.pair.b.rows(name), strict=True)]
     )
     noises = []
-    for parts in zip(stored.a.floor_rows(name), stored.b.floor_rows(name), strict=True):
+    for parts in zip(aligned.stream.a.floor_rows(name), aligned.stream.b.floor_rows(name), strict=True):
         noises.append(Noise(sum(part.sum(1) for part in parts), sum(_square_variance(part, np.ones(len(part))) for part in parts)))  # type: ignore[arg-type]
-    spreads = np.full(len(energies), 2 / stored.anatomy.tensor(name).shape[1])
+    spreads = np.full(len(energies), 2 / aligned.pair.anatomy.tensor(name).shape[1])
     return Components("table_row_energy", [], energies, np.ones_like(energies), spreads, _joined(noises))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammainc, gammaincinv
 
+from normgauge.errors import InputError
 from normgauge.gauge.groups import Orthogonal
 
 LEVEL = 0.05
@@ -170,6 +171,8 @@ def matched_tokens(lengths: np.ndarray, ids: Sequence[int], count: int, generato
     """(count, k) token ids drawn without the probes' own, each among the 32 tokens whose embedding is nearest in length to its probe's."""
     order = np.argsort(lengths, kind="stable")
     free = order[~np.isin(order, ids) & (lengths[order] > 0)]
+    if not len(free):
+        raise InputError("vocabulary: no token beside a probe set's own has a vector, so none can be matched with them; leave tokens out")
     columns = []
     for identifier in ids:
         place = int(np.searchsorted(lengths[free], lengths[identifier]))

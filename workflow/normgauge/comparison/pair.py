@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, Tensor
+from normgauge.calibration.tokenisation import find_tokenizer, load_tokenizer
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
 from normgauge.comparison.precision import BITS, mantissa_bits, rounding_variance
 from normgauge.errors import InputError
@@ -35,7 +36,9 @@ class Step(Protocol):
 class Side:
     """One checkpoint of a pair, read in float64 after `steps`, the changes by tensor name that bring it into the pair's gauge.
 
-    `tensors`, `stored` and `anatomy` are by the names of the class. `bits`: see `grid_bits`, by dtype.
+    `tensors`, `stored` and `anatomy` are by the names of the class. `scale_errors`: by tensor name the axis along which a
+    step scales by gains as stored, and the relative variance of those factors, float64 (n,). `bits`:
+    mantissa bits that each stored tensor uses, as they become known.
     """
 
     label: str
@@ -45,7 +48,8 @@ class Side:
     stored: Mapping[str, str]
     files: tuple[Path, ...]
     steps: Mapping[str, Sequence[Step]] = field(default_factory=dict)
-    bits: dict[torch.dtype, int] = field(default_factory=dict)
+    scale_errors: Mapping[str, tuple[int, np.ndarray]] = field(default_factory=dict)
+    bits: dict[str, int] = field(default_factory=dict)
 
     def held(self, name: str) -> str:
         """The name under which the values of a tensor are stored: its own, or that of a tensor it is tied to."""
@@ -80,29 +84,45 @@ class Side:
         return value.numpy()
 
     def floor(self, name: str) -> np.ndarray:
-        """Variance of the storage rounding error of each value of a tensor as stored, float64."""
-        return self._floor(self.held(name), slice(None))
+        """Variance, in the pair's gauge, of the storage rounding error of each value of a tensor, float64.
+
+        The side's steps may permute and scale values (residual stream, norm folds), not mix them: errors stay independent then.
+        """
+        return self._floor(name, slice(None))
 
     def floor_rows(self, name: str) -> Iterator[np.ndarray]:
         """The same in the runs of `rows`."""
-        held = self.held(name)
-        for first in range(0, len(self.tensors[held]), ROWS):
-            yield self._floor(held, slice(first, first + ROWS))
+        for first in range(0, len(self.tensors[self.held(name)]), ROWS):
+            yield self._floor(name, slice(first, first + ROWS))
 
-    def _floor(self, held: str, rows: slice) -> np.ndarray:
-        value = self.tensors[held]
+    def _floor(self, name: str, rows: slice) -> np.ndarray:
+        value = self.tensors[self.held(name)]
         part = value[rows] if value.ndim else value
-        return rounding_variance(part.double().numpy(), self.grid_bits(value.dtype), value.dtype)
+        deviation = torch.from_numpy(np.sqrt(rounding_variance(part.double().numpy(), self.grid_bits(name), value.dtype)))
+        for step in self.steps.get(name, ()):
+            deviation = step.apply(deviation) - step.apply(torch.zeros_like(deviation))  # without the offset of a gain
+        variance = deviation.square().numpy()
+        if name in self.scale_errors:
+            axis, relative = self.scale_errors[name]
+            moved = part.double()
+            for step in self.steps.get(name, ()):
+                moved = step.apply(moved)
+            variance += moved.square().numpy() * np.expand_dims(relative, 1 - axis)
+        return variance
 
-    def grid_bits(self, dtype: torch.dtype) -> int:
-        """Mantissa bits of the grid on which the values of a dtype really lie: what all its tensors together use, bfloat16's 7 when such
-        values are stored as float32. A single tensor may need fewer by chance, as ones do."""
-        if dtype not in self.bits:
-            self.bits[dtype] = 0
-            for value in self.tensors.values():
-                if value.dtype == dtype and self.bits[dtype] < BITS[dtype]:
-                    self.bits[dtype] = max(self.bits[dtype], min(mantissa_bits(value), BITS[dtype]))
-        return self.bits[dtype]
+    def grid_bits(self, name: str) -> int:
+        """Mantissa bits of the grid on which a tensor's values really lie: what they use, bfloat16's 7 when such values are stored as
+        float32. A tensor that uses fewer than any dtype has, as ones do, says nothing: there it is what all tensors of its dtype use."""
+        own = self._used_bits(self.held(name))
+        if own >= min(BITS.values()):
+            return own
+        dtype = self.tensors[self.held(name)].dtype
+        return max(self._used_bits(other) for other, value in self.tensors.items() if value.dtype == dtype)
+
+    def _used_bits(self, held: str) -> int:
+        if held not in self.bits:
+            self.bits[held] = mantissa_bits(self.tensors[held])
+        return self.bits[held]
 
     def with_steps(self, steps: Mapping[str, Sequence[Step]]) -> Side:
         """The same side with these steps after its own."""
@@ -168,7 +188,7 @@ def make_pair(first: Checkpoint, second: Checkpoint) -> Pair:
 
 def _check_configs(configs: Sequence[Any]) -> None:
     first, second = ({key: value for key, value in copy.deepcopy(config).to_dict().items() if key not in SILENT} for config in configs)
-    for key in sorted(first.keys() | second.keys()):
+    for key in sorted(first.keys() | second.keys(), key=lambda key: (key != "model_type", key)):
         if _shapes(key, first.get(key)) != _shapes(key, second.get(key)):
             raise InputError(
                 f"config.json: {key} is {first.get(key)!r} in A and {second.get(key)!r} in B; expected two checkpoints of one architecture"
@@ -188,10 +208,18 @@ def _check_files(opened: Sequence[Checkpoint]) -> None:
 
 
 def _check_vocabularies(folders: Sequence[str | os.PathLike[str]]) -> None:
-    for name in ("tokenizer.json", "vocab.txt", "vocab.json"):
-        paths = [Path(folder) / name for folder in folders]
-        if all(path.is_file() for path in paths) and sha256_file(paths[0]) != sha256_file(paths[1]):
-            raise InputError(f"{name} differs between A and B; expected one vocabulary, since rows of the embeddings are compared by id")
+    """Tokens by id, where both folders say; how a text is cut, padded or truncated does not matter."""
+    if any(find_tokenizer(folder) is None for folder in folders):
+        return
+    first, second = (load_tokenizer(folder).tokenizer.get_vocab() for folder in folders)
+    if first == second:
+        return
+    token = min(first.keys() | second.keys(), key=lambda token: (first.get(token) == second.get(token), first.get(token, 0), token))
+    places = [vocabulary.get(token, "none") for vocabulary in (first, second)]
+    raise InputError(
+        f"vocabularies: token {token!r} has the id {places[0]} in A and {places[1]} in B; expected one "
+        f"vocabulary, since rows of the embeddings are compared by id"
+    )
 
 
 def _check_tensors(first: Side, second: Side) -> None:

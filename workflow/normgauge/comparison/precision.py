@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-CHUNK = 1 << 24  # values that are looked at together
+CHUNK = 1 << 16  # values that are looked at together
 BITS = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 """Stored bits of the mantissa by dtype."""
 _SMALLEST = {torch.float64: -1022, torch.float32: -126, torch.float16: -14, torch.bfloat16: -126}
@@ -14,7 +14,12 @@ _SMALLEST = {torch.float64: -1022, torch.float32: -126, torch.float16: -14, torc
 
 def mantissa_bits(values: torch.Tensor) -> int:
     """Bits of the mantissa that the values use: 7 for bfloat16 values, also when stored as float32; 0 for powers of two and zeros."""
-    return max((_used_bits(part) for part in values.reshape(-1).split(CHUNK)), default=0)
+    used = 0
+    for part in values.reshape(-1).split(CHUNK):
+        used = max(used, min(_used_bits(part), BITS[values.dtype]))
+        if used == BITS[values.dtype]:
+            break
+    return used
 
 
 def _used_bits(values: torch.Tensor) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from tokenizers import Tokenizer
 
 from normgauge.anatomy.structure import Anatomy, NormKind, Role, SpaceKind
@@ -17,9 +16,11 @@ from normgauge.calibration.tokenisation import find_tokenizer, load_tokenizer
 from normgauge.comparison.factors import Mode, final_norm, gain
 from normgauge.comparison.pair import Pair, Side
 from normgauge.errors import InputError
+from normgauge.yaml_files import read_yaml
 
 FEWEST = 4  # tokens below which a set says nothing
 VERSION = 1
+KEYS = {"tokens", "ordered", "control", "query"}  # of a set
 
 
 @dataclass(frozen=True)
@@ -36,36 +37,54 @@ class ProbeSet:
 
 
 def read_probes(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The sets of a probe file by name: {tokens, ordered, control, query}. Raises InputError for another version or a control or query that
-    is no set."""
+    """The sets of a probe file by name: {tokens, ordered, control, query}. Raises InputError for a file that is no YAML, another version,
+    a set that is not of this form, and a control or query that is no set."""
     name = Path(path).name
-    content = yaml.safe_load(Path(path).read_text())
+    content = read_yaml(path)
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise InputError(
             f"{name}: version is {content.get('version') if isinstance(content, dict) else None}, expected {VERSION}; update the file"
         )
-    for probe, entry in content["sets"].items():
-        for key in ("control", "query"):
-            if entry.get(key) and entry[key] not in content["sets"]:
-                raise InputError(f"{name}: sets.{probe}.{key}: {entry[key]} is no set of the file; name one")
-    return content["sets"]
+    sets = content.get("sets")
+    if not isinstance(sets, dict):
+        raise InputError(f"{name}: sets: expected sets of tokens by name; mend the file")
+    for probe, entry in sets.items():
+        _check_set(f"{name}: sets.{probe}", entry, sets)
+    return sets
+
+
+def _check_set(where: str, entry: Any, sets: Mapping[str, Any]) -> None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("tokens"), list):
+        raise InputError(f"{where}: expected a list under tokens; mend the file")
+    if unknown := sorted(set(map(str, entry)) - KEYS):
+        raise InputError(f"{where}.{unknown[0]}: unknown key; expected {', '.join(sorted(KEYS))}")
+    for token in entry["tokens"]:
+        if not isinstance(token, str) or not token:
+            raise InputError(f"{where}.tokens: {token!r} is no text; put it in quotes")
+    if not isinstance(entry.get("ordered", False), bool):
+        raise InputError(f"{where}.ordered: {entry['ordered']!r}; expected true or false")
+    for key in ("control", "query"):
+        if key in entry and (not isinstance(entry[key], str) or entry[key] not in sets):
+            raise InputError(f"{where}.{key}: {entry[key]} is no set of the file; name one")
 
 
 def find_probes(
-    sets: Mapping[str, Mapping[str, Any]], folder: str | os.PathLike[str], anatomy: Anatomy, declared: str | None = None
+    sets: Mapping[str, Mapping[str, Any]], folder: str | os.PathLike[str], pair: Pair, declared: str | None = None
 ) -> tuple[list[ProbeSet], dict[str, tuple[str, ...]]]:
-    """The sets of which at least FEWEST tokens are single tokens of the folder's tokenizer, the declared one first, and by set what was
-    dropped. None without a tokenizer or a token table. Raises InputError when no set is called as declared.
+    """The sets of which at least FEWEST tokens are single tokens of the folder's tokenizer that have vectors in both sides, the declared
+    one first, and by set what was dropped: a token without a row in the tables, or with one of zeros as padding has, too. None without a
+    tokenizer or a token table. Raises InputError when no set is called as declared.
     """
     if declared is not None and declared not in sets:
         raise InputError(f"probe set {declared}: not in the file of probe sets; expected one of {', '.join(sets)}")
-    if find_tokenizer(folder) is None or token_table(anatomy) is None:
+    if find_tokenizer(folder) is None or token_table(pair.anatomy) is None:
         return [], {name: tuple(entry["tokens"]) for name, entry in sets.items()}
     tokenizer = load_tokenizer(folder).tokenizer
     found: list[ProbeSet] = []
     dropped: dict[str, tuple[str, ...]] = {}
     for name, entry in sets.items():
         ids = {token: identifier for token in entry["tokens"] if (identifier := _single(tokenizer, token)) is not None}
+        ids = {token: identifier for token, identifier in ids.items() if _has_vectors(pair, identifier)}
         kept = [token for number, token in enumerate(ids) if ids[token] not in list(ids.values())[:number]]
         dropped[name] = tuple(token for token in entry["tokens"] if token not in kept)
         if len(kept) >= FEWEST:
@@ -75,6 +94,16 @@ def find_probes(
     names = {probe.name for probe in found}
     found = [replace(probe, control=probe.control if probe.control in names else None) for probe in found]
     return sorted(found, key=lambda probe: probe.name != declared), dropped
+
+
+def _has_vectors(pair: Pair, identifier: int) -> bool:
+    """Whether a token has a row, not of zeros, in the token table and the readout of both sides."""
+    tables = {table for table in (token_table(pair.anatomy), readout_table(pair.anatomy)) if table}
+    if any(identifier >= pair.anatomy.tensor(table).shape[0] for table in tables):
+        return False
+    return all(
+        rows.any() for side in (pair.a, pair.b) for rows in (unit_reads(side, [identifier]), unit_writes(side, [identifier], Mode.FOLDED))
+    )
 
 
 def _single(tokenizer: Tokenizer, text: str) -> int | None:

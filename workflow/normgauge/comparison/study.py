@@ -68,7 +68,7 @@ def compare(
     """
     aligned = align(pair)
     kernels = kernel_rows(aligned.pair, probes, names or {})
-    tests = all_tests(pair, aligned, probes, declared, draws, np.random.default_rng(seed))
+    tests = all_tests(aligned, probes, declared, draws, np.random.default_rng(seed))
     nulls = test_rows(tests)
     decision = decide(nulls, declared, dropped or {})
     return Comparison(inventory_rows(pair, aligned.pair), aligned.rows, kernels, nulls, decision)
@@ -91,7 +91,7 @@ def compare_folders(
     sets = read_probes(probes)
     pair = open_pair(folders, overrides)
     lender = next((folder for folder in folders if find_tokenizer(folder) is not None), folders[0])
-    found, dropped = find_probes(sets, lender, pair.anatomy, declared)
+    found, dropped = find_probes(sets, lender, pair, declared)
     names = {}
     if found:
         vocabulary = load_tokenizer(lender).tokenizer.get_vocab()
@@ -200,9 +200,7 @@ class _Spectra:
         return rows
 
 
-def all_tests(
-    stored: Pair, aligned: Aligned, probes: Sequence[ProbeSet], declared: str | None, draws: int, generator: np.random.Generator
-) -> list[Test]:
+def all_tests(aligned: Aligned, probes: Sequence[ProbeSet], declared: str | None, draws: int, generator: np.random.Generator) -> list[Test]:
     """Every test of the pair: the confirmatory family first."""
     pair = aligned.pair
     seen = frames(pair, probes, Mode.FOLDED)
@@ -213,8 +211,8 @@ def all_tests(
             layers.append((number, block.attention, block.frequencies))
     heads = sum(sides[0].heads for _, sides, _ in layers)
     chosen = [each for each in seen if each[0].probe.name == declared]
-    count = draws_needed(test_count(stored) + (heads + 1 if chosen else 0), draws)
-    tests = list(location_tests(stored, aligned, count, generator))
+    count = draws_needed(test_count(pair) + (heads + 1 if chosen else 0), draws)
+    tests = list(location_tests(aligned, count, generator))
     for each in chosen:
         tests += copy_tests([(number, sides) for number, sides, _ in layers], each, count, generator)
     tests += exploratory_tests(pair, layers, seen, draws, generator)

@@ -36,9 +36,10 @@ Change = Callable[[Tensors], tuple[Mapping[str, torch.Tensor], Gauge]]
 def check_rows(checkpoint: Checkpoint, seed: int) -> list[dict[str, Any]]:
     """Rows of schema `redundancy_checks`. Raises InputError for a model whose symmetries are not derived."""
     anatomy = describe(checkpoint.config)
+    symmetries(anatomy)  # refuses the model with its reason before anything else does
+    reference = build_model(checkpoint, "float64")
     tensors = stored(anatomy, checkpoint.tensors)
     inputs = list(probes(checkpoint.config, POSITIONS, seed, cover=False))[:1]
-    reference = build_model(_with(checkpoint, tensors), "float64")
     cases = list(_cases(anatomy, tensors, seed))
     progress = Progress(len(cases), f"symmetries of {anatomy.architecture}")
     rows = []

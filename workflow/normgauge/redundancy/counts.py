@@ -30,7 +30,7 @@ def check_claims(claims: Any, where: str) -> dict[str, dict[str, float]]:
     if not isinstance(claims, Mapping):
         raise InputError(f"{where}: expected architectures with published_share; mend it")
     for name, entry in claims.items():
-        numbers = isinstance(entry, Mapping) and all(isinstance(value, int | float) for value in entry.values())
+        numbers = isinstance(entry, Mapping) and all(type(value) in (int, float) for value in entry.values())
         if not numbers or not {"published_share"} <= set(entry) <= CLAIM_KEYS:
             raise InputError(f"{where}: {name}: expected numbers under {' and '.join(sorted(CLAIM_KEYS))}; mend it")
     return {name: dict(entry) for name, entry in claims.items()}

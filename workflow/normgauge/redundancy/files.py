@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from normgauge.checkpoints.opening import Checkpoint, open_config, parse_config
 from normgauge.errors import InputError
 from normgauge.progress import Progress
@@ -19,6 +17,7 @@ from normgauge.redundancy.counts import check_claims, count_row, symmetry_rows
 from normgauge.redundancy.falsifier import falsifier_rows
 from normgauge.redundancy.measure import measurement
 from normgauge.schemas.redundancy import tables
+from normgauge.yaml_files import read_yaml
 
 PathLike = str | os.PathLike[str]
 
@@ -81,8 +80,7 @@ def write_counts(
     sources |= {name: ("checkpoint", open_config(folder, keys)) for name, (folder, keys) in checkpoints.items()}
     sources |= {Path(path).stem: ("small model", read_shape(path)) for path in small}
     measured = {row["architecture"]: row for row in tables.read(jacobian, "redundancy_jacobian")}
-    with open(claims) as handle:
-        published = check_claims(yaml.safe_load(handle), str(claims))
+    published = check_claims(read_yaml(claims), str(claims))
     rows = [count_row(name, source, config, published.get(name), measured.get(name)) for name, (source, config) in sources.items()]
     tables.write(outputs["counts"], "redundancy_counts", rows, {})
     tables.write_csv(outputs["counts_csv"], "redundancy_counts", rows)

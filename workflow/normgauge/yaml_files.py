@@ -1,0 +1,19 @@
+"""YAML files that people write, read without running anything in them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from normgauge.errors import InputError
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """The content of a YAML file. Raises InputError, with the line, when it cannot be read."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read as YAML ({error}); mend the file") from error
