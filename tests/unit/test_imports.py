@@ -8,6 +8,7 @@ import pytest
 LIBRARY = Path(__file__).parents[2] / "workflow" / "normgauge"
 ORDER = (
     "errors",
+    "yaml_files",
     "progress",
     "provenance",
     "tables",
