@@ -27,7 +27,7 @@ ORDER = (
     "render",
     "command",
 )
-RENDER_MAY_IMPORT = {"errors", "provenance", "tables", "schemas", "render"}
+RENDER_MAY_IMPORT = {"errors", "yaml_files", "provenance", "tables", "schemas", "render"}
 
 
 def rooms_imported_by(source: str) -> set[str]:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy
 import pyarrow as pa
-import yaml
 
 from normgauge.errors import InputError
 from normgauge.schemas.fingerprint import tables
 from normgauge.tables import BOOL, FLOAT, STRING, STRINGS
+from normgauge.yaml_files import read_yaml
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -89,7 +89,7 @@ class Published:
 
 def read_published(path: str | os.PathLike[str]) -> list[Published]:
     """The records of config/published.yaml; InputError names the file and the record that is not one."""
-    records = (yaml.safe_load(Path(path).read_text()) or {}).get("published", [])
+    records = (read_yaml(path) or {}).get("published", [])
     published = []
     for number, record in enumerate(records, 1):
         try:
