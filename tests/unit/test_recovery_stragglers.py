@@ -8,7 +8,7 @@ import planted_layers
 from normgauge.recovery import maps, sliced_product
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.grids import grid
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, TRUSTED_MARGIN, Evidence, Straggler, gather
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, TRUSTED_MARGIN, Evidence, Straggler, decisive, gather
 
 TORCH = arithmetic("torch")
 
@@ -181,3 +181,18 @@ def test_a_rounding_that_all_rows_share_lends_no_precision():
     assert believed.values[0] != start[0]
     assert believed.margins[0] >= REQUIRED_MARGIN
     assert doubted.margins[0] < REQUIRED_MARGIN
+
+
+def test_fresh_sums_rounded_once_decide_alone_where_the_first_roundings_have_something_in_common():
+    generator = np.random.default_rng(5)
+    column, noise = generator.standard_normal((4000, 1)) + 1, 1e-9 * generator.standard_normal(4000)
+    common = np.full(4000, 1e-9)
+    first = Evidence.of(column, noise + common, common=common)
+    fresh = Evidence.of(generator.standard_normal((4000, 1)) + 1, 1e-9 * generator.standard_normal(4000))
+    assert decisive(first, fresh) is fresh
+    correction, deviation = decisive(first, fresh).estimate()
+    assert abs(correction[0]) < 4 * deviation[0]
+    assert deviation[0] < 0.2 * first.merge(fresh).estimate()[1][0]
+    unseen = Evidence.of(np.zeros((4000, 1)), noise)  # the feature is active in no fresh row
+    assert decisive(first, unseen).rows == 8000
+    assert decisive(first, Evidence.nothing(1)).rows == 4000

@@ -24,7 +24,7 @@ from normgauge.recovery import grids
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix, distinct_rows, row_digests
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, gather
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, decisive, gather
 from normgauge.recovery.terminal import run
 
 MOST_CHUNKS = 8
@@ -62,11 +62,13 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
         looks = gather(given, design, outputs[:, order], arithmetic("torch"), rounded_once=True)
         for number, straggler, new in zip(waiting, given, looks, strict=True):
             entry = report["stragglers"][number]
-            seen = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"]).merge(new)
-            decision = straggler.decide(seen, grid)
-            evidence[f"{number}.triangle"], evidence[f"{number}.spread"] = seen.triangle, seen.spread
-            entry.update(record(decision, seen, entry["chunks"] + chunks))
-            entry["history"].append([seen.rows, entry["margin"]])
+            fresh_rows = evidence[f"{number}.fresh_rows"].item() if f"{number}.fresh_rows" in evidence else 0
+            first = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"] - fresh_rows)
+            drawn = _fresh_evidence(evidence, number, fresh_rows, len(straggler.coordinates)).merge(new)
+            evidence |= _kept(drawn, number)
+            decision = straggler.decide(decisive(first, drawn), grid)
+            entry.update(record(decision, first.rows + drawn.rows, entry["chunks"] + chunks))
+            entry["history"].append([entry["rows"], entry["margin"]])
             _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)
     with atomic_path(output) as temporary:
@@ -83,7 +85,22 @@ def _straggler(entry: dict[str, Any], start: np.ndarray) -> Straggler:
     return Straggler(entry["column"], np.array(entry["coordinates"]), start)
 
 
-def record(decision: Decision, evidence: Evidence, chunks: int) -> dict[str, Any]:
+def _fresh_evidence(evidence: dict[str, np.ndarray], number: int, rows: int, count: int) -> Evidence:
+    """What earlier chunks said, kept apart from the first observations (see `decisive`)."""
+    if not rows:
+        return Evidence.nothing(count)
+    return Evidence(evidence[f"{number}.fresh_triangle"], evidence[f"{number}.fresh_spread"], rows)
+
+
+def _kept(drawn: Evidence, number: int) -> dict[str, np.ndarray]:
+    return {
+        f"{number}.fresh_triangle": drawn.triangle,
+        f"{number}.fresh_spread": drawn.spread,
+        f"{number}.fresh_rows": np.array(drawn.rows),
+    }
+
+
+def record(decision: Decision, rows: int, chunks: int) -> dict[str, Any]:
     """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it.
 
     The first chunk is always drawn: fresh outputs are exactly rounded sums, and how much less noisy these are is only then known.
@@ -93,7 +110,7 @@ def record(decision: Decision, evidence: Evidence, chunks: int) -> dict[str, Any
     return {
         "margins": decision.margins.tolist(),
         "margin": margin,
-        "rows": evidence.rows,
+        "rows": rows,
         "chunks": chunks,
         "within_reach": reachable,
         "open": margin < REQUIRED_MARGIN and reachable,

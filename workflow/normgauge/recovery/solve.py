@@ -256,7 +256,7 @@ def _keep_stragglers(item: ObservedMap, looks: list[maps.SecondLook], first: int
             "first_margin": look.first_margin,
             "history": [[look.evidence.rows, float(look.decision.margins.min())]],
         }
-        results.pending.append({**entry, **record(look.decision, look.evidence, chunks=0)})
+        results.pending.append({**entry, **record(look.decision, look.evidence.rows, chunks=0)})
         results.evidence[f"{key}.triangle"], results.evidence[f"{key}.spread"] = look.evidence.triangle, look.evidence.spread
         results.evidence[f"{key}.start"] = look.straggler.start
 
