@@ -10,6 +10,8 @@ rule train_checkpoint:
         "logs/benchmarks/train_checkpoint/{model}/{revision}.tsv"
     wildcard_constraints:
         model=alternatives(TRAINED),
+    # The longest jobs, and others wait for them: started last, they would run alone.
+    priority: 1
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
