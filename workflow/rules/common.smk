@@ -377,8 +377,8 @@ def comparison_memory(wildcards, input, attempt):
 
 
 def solver_memory(wildcards, input, attempt):
-    """Megabytes: a design and its factors, and a share of the columns of its outputs; nothing that is observed is larger than one array."""
-    return attempt * (2000 + 4 * largest_megabytes(input.observations))
+    """Megabytes: a design and its factors, and what is known of the largest map, the readout's logits as a rule; their columns are read in parts."""
+    return attempt * (1500 + 2 * largest_megabytes(input.observations))
 
 
 def code_of(script):
