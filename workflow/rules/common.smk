@@ -339,16 +339,23 @@ def largest_megabytes(path):
 def acquired_memory(wildcards, input, attempt):
     """Megabytes: compressed, often 8-bit weights as float32 twice, or fresh float32 weights thrice; for a hub's, those of a billion parameters in half precision."""
     if isinstance(SOURCES[wildcards.model], RandomInitSource):
-        return attempt * (1500 + 12 * rough_parameters(json.loads(Path(input[0]).read_text())) // 1_000_000)
+        return attempt * (1500 + 12 * rough_parameters(Path(input[0])) // 1_000_000)
     largest = max((Path(path).stat().st_size // 1_000_000 for path in input), default=0)
     return attempt * (1500 + 10 * largest if largest else 8000)
 
 
-def rough_parameters(settings):
-    """Of a transformer with this configuration, from above: two token tables, and sixteen squares of the width per block."""
+def rough_parameters(path):
+    """Of a transformer with the configuration in this file, from above: two token tables, and sixteen squares of the width per block.
+
+    0 for a file that is no configuration: the job itself refuses it in one line.
+    """
+    try:
+        settings = dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return 0
 
     def setting(*names):
-        return next((settings[name] for name in names if isinstance(settings.get(name), int)), 1000)
+        return next((settings[name] for name in names if isinstance(settings.get(name), int) and settings[name] > 0), 1000)
 
     width = setting("hidden_size", "n_embd", "d_model")
     return width * (2 * setting("vocab_size") + 16 * width * setting("num_hidden_layers", "n_layer", "num_layers", "encoder_layers"))
