@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -142,6 +143,23 @@ def test_bad_input_inside_a_job_is_one_line(writable: Project) -> None:
     assert "python-docs.parquet" in line
     assert line in (writable / "logs/prepare_calibration/gpt2-smoke/seed42.log").read_text()
     assert not (writable / target).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("{", "not valid JSON"), ("[1]", "object"), ('{"model_type": "perceptron", "hidden_size": "wide"}', "perceptron")]
+)
+def test_a_configuration_that_cannot_be_read_is_planned_and_refused_by_its_job(fresh, content: str, said: str) -> None:
+    """The estimate of its memory must neither fail nor ask for more than a small machine has."""
+    project = fresh()
+    (project / "config/shapes/llama-tiny.json").write_text(content)
+    target = "results/llama-tiny/seed42/checkpoint.json"
+    asked = re.search(r"mem_mb=(\d+)", project.run(target, *SMOKE, "--dry-run").stdout)
+    assert asked
+    assert int(asked.group(1)) <= 8192
+    line = project.refusal(target, *SMOKE, "--quiet", "all")
+    assert "llama-tiny.json" in line
+    assert said in line
+    assert not (project / target).exists()
 
 
 def toy_wheel(folder: Path, version: str) -> str:

@@ -347,18 +347,19 @@ def acquired_memory(wildcards, input, attempt):
 def rough_parameters(path):
     """Of a transformer with the configuration in this file, from above: two token tables, and sixteen squares of the width per block.
 
-    0 for a file that is no configuration: the job itself refuses it in one line.
+    A field that is absent counts as in a base-sized model. 0 for a file that is no configuration: the job itself refuses it in one line.
     """
     try:
         settings = dict(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return 0
 
-    def setting(*names):
-        return next((settings[name] for name in names if isinstance(settings.get(name), int) and settings[name] > 0), 1000)
+    def setting(usual, *names):
+        return next((settings[name] for name in names if isinstance(settings.get(name), int) and settings[name] > 0), usual)
 
-    width = setting("hidden_size", "n_embd", "d_model")
-    return width * (2 * setting("vocab_size") + 16 * width * setting("num_hidden_layers", "n_layer", "num_layers", "encoder_layers"))
+    width = setting(768, "hidden_size", "n_embd", "d_model")
+    blocks = setting(12, "num_hidden_layers", "n_layer", "num_layers", "encoder_layers")
+    return width * (2 * setting(50_000, "vocab_size") + 16 * width * blocks)
 
 
 def model_memory(*forward_dtypes):
