@@ -13,7 +13,7 @@ from normgauge.recovery.arithmetic import Arithmetic
 from normgauge.recovery.gauge_line import GaugeLine
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.least_squares import Factorisation, Solution, design_matrix, factorise, solve
-from normgauge.recovery.stragglers import TRUSTED_MARGIN, Decision, Evidence, Straggler, close_calls, gather
+from normgauge.recovery.stragglers import REQUIRED_MARGIN, TRUSTED_MARGIN, Decision, Evidence, Straggler, close_calls, gather
 
 LINEAR = 1e-9
 """Residual over the outputs' size above which outputs are not a linear function of the inputs; float64 leaves 1e-15."""
@@ -146,9 +146,11 @@ def _by_rounding(solution: Solution, grid: Grid) -> Recovered:
     still = np.zeros(noise.shape[1])
     placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
     lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
-    margins = np.where(lost, 0.0, grid.margin(solution.values, placed.values, noise))
+    # what cannot be told from zero is recorded as zero at once (see `Straggler.decide`): quantised weights have many, and no second look helps
+    values = np.where(np.abs(solution.values) < REQUIRED_MARGIN * noise, 0.0, placed.values)
+    margins = np.where(lost, 0.0, grid.margin(solution.values, values, noise))
     return Recovered(
-        np.where(lost, np.nan, placed.values),
+        np.where(lost, np.nan, values),
         margins,
         "least squares",
         0,

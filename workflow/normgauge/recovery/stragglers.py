@@ -137,12 +137,14 @@ class Straggler:
                 break
             evidence = evidence.holding(clear, (values[left] - start)[clear])
             left = left[~clear]
-        return Decision(values, margins, float(resolution.min()))
+        undecided = margins < REQUIRED_MARGIN
+        return Decision(values, margins, float(resolution[undecided].max()) if undecided.any() else np.inf)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """values: (u,) grid points; margins: (u,); resolution: the largest margin that every one of them could have, half an ulp in noises."""
+    """values: (u,) grid points; margins: (u,); resolution: the largest margin that one still undecided could have, half an ulp in noises,
+    0 where none of these can be told from zero, infinite where all are decided."""
 
     values: np.ndarray
     margins: np.ndarray
