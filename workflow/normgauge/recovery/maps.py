@@ -146,7 +146,7 @@ def _by_rounding(solution: Solution, grid: Grid) -> Recovered:
     still = np.zeros(noise.shape[1])
     placed = gauge_line.place(solution.values, noise, np.zeros(len(noise)), still, still, grid)
     lost = ~placed.on_grid | (solution.relative_residual > LINEAR)
-    # what cannot be told from zero is recorded as zero at once (see `Straggler.decide`): quantised weights have many, and no second look helps
+    # what cannot be told from zero is recorded as zero at once (see `Straggler.decide`): quantised weights have many, which no look helps
     values = np.where(np.abs(solution.values) < REQUIRED_MARGIN * noise, 0.0, placed.values)
     margins = np.where(lost, 0.0, grid.margin(solution.values, values, noise))
     return Recovered(

@@ -103,7 +103,7 @@ def _kept(drawn: Evidence, number: int) -> dict[str, np.ndarray]:
 def record(decision: Decision, rows: int, chunks: int) -> dict[str, Any]:
     """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it.
 
-    The first chunk is drawn for all but zeros: fresh outputs are exactly rounded sums, and how much less noisy these are is only then known.
+    The first chunk is drawn for all but zeros: fresh outputs are sums rounded once, and how much less noisy these are is only then known.
     """
     margin = float(decision.margins.min())
     reachable = decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS if chunks else decision.resolution > 0
