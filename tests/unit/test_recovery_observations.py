@@ -132,6 +132,19 @@ def test_fresh_rows_seen_before_are_no_new_evidence(tmp_path):
     assert len(load_file(output / "evidence.safetensors")["m.seen"]) == 101
 
 
+def test_zeros_ask_for_no_fresh_rows_and_hide_no_straggler_of_their_column(tmp_path):
+    generator = np.random.default_rng(3)
+    inputs, weights = generator.standard_normal((ROWS, WIDTH)), grid("float32").round(generator.standard_normal((WIDTH, COLUMNS)))
+    weights[[0, 2]] = 0.0
+    weights[3, 1] = np.float32(3e-11)
+    solution = solve.solve_folder(one_map(tmp_path / "observations", inputs, weights), arithmetic("torch"))
+    solve.write(tmp_path / "solution", *solution)
+    outcome = solution[1].outcomes["w"]
+    assert (outcome.values[[0, 2]] == 0).all()
+    assert (outcome.margins[[0, 2]] == 0).all()
+    assert second_stage.open_columns(json.loads((tmp_path / "solution/report.json").read_text())) == {"m": [1]}
+
+
 def test_a_norm_kind_of_a_description_is_read(tmp_path):
     norm = ObservedNorm("n", "RMSNorm", 1e-6, "g", None, 0.0, Array("a", 3), Array("b", 3))
     write_array(tmp_path, "a", np.ones((4, 3)))
