@@ -14,6 +14,7 @@ from normgauge.recovery import second_stage, solve
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.description import Array, Description, ObservedMap, ObservedNorm, ObservedTable, StoredTensor
 from normgauge.recovery.grids import grid
+from normgauge.recovery.stragglers import Decision
 
 WIDTH, COLUMNS, ROWS = 6, 5, 200
 
@@ -142,7 +143,12 @@ def test_zeros_ask_for_no_fresh_rows_and_hide_no_straggler_of_their_column(tmp_p
     outcome = solution[1].outcomes["w"]
     assert (outcome.values[[0, 2]] == 0).all()
     assert (outcome.margins[[0, 2]] == 0).all()
-    assert second_stage.open_columns(json.loads((tmp_path / "solution/report.json").read_text())) == {"m": [1]}
+    report = json.loads((tmp_path / "solution/report.json").read_text())
+    assert [entry["column"] for entry in report["stragglers"]] == [1]
+    assert second_stage.open_columns(report) == {"m": [1]}
+    for resolution, expected in ((0.0, False), (1.0, True)):  # a zero at the second look; one that fresh rows may decide
+        decision = Decision(np.zeros(1), np.zeros(1), resolution)
+        assert second_stage.record(decision, ROWS, chunks=0)["open"] is expected
 
 
 def test_a_norm_kind_of_a_description_is_read(tmp_path):
