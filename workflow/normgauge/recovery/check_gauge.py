@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     checkpoint = open_checkpoint(chosen.checkpoint, chosen.config)
     for row in check_gauge(describe(checkpoint.config), build_model(checkpoint, "float64"), checkpoint.tensors):
-        found = "a gain is zero" if row["violation"] is None else f"violation {row['violation']:.1e}  spread of 1/g {row['spread']:.1f}"
+        found = "a gain is zero" if row["violation"] is None else f"violation {row['violation']:.1e}  spread of 1/g {row['spread']:.2g}"
         print(f"{row['norm']:50s} {row['kind']:10s} {found}")
 
 

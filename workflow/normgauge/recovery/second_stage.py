@@ -106,7 +106,7 @@ def record(decision: Decision, rows: int, chunks: int) -> dict[str, Any]:
     The first chunk is drawn for all but zeros: fresh outputs are sums rounded once, and how much less noisy these are is only then known.
     """
     margin = float(decision.margins.min())
-    reachable = decision.within_reach(MOST_CHUNKS / (1 + chunks)) and chunks < MOST_CHUNKS if chunks else decision.resolution > 0
+    reachable = (chunks < MOST_CHUNKS and decision.within_reach(MOST_CHUNKS / (1 + chunks))) if chunks else decision.resolution > 0
     return {
         "margins": decision.margins.tolist(),
         "margin": margin,
