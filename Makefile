@@ -4,19 +4,21 @@ CORES ?= 2
 # MB that the jobs running at one time may have declared together
 MEMORY ?= 8192
 BIN := .venv/bin
+# For the long targets; profiles/default says why
+RATE := --max-jobs-per-timespan 100/20s
 
 .PHONY: tables figures smoke test docs lint
 tables: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- all_tables
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(RATE) -- all_tables
 
 figures: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- all_figures
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(RATE) -- all_figures
 
 smoke: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- smoke
 
 test: .venv/ready
-	OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	THP_MEM_ALLOC_ENABLE=1 OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 docs: .venv/ready
 	PYTHONPATH=workflow $(BIN)/python -m normgauge.schemas > docs/data.md

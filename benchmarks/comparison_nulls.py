@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from normgauge.checkpoints.building import reinitialise
-from normgauge.checkpoints.opening import Checkpoint, parse_config
+from normgauge.checkpoints.configuration import parse_config
+from normgauge.checkpoints.opening import Checkpoint
 from normgauge.comparison.alignment import align
 from normgauge.comparison.nulls import test_rows
 from normgauge.comparison.pair import make_pair

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models
 from transformers import logging
 
 from normgauge.checkpoints.architectures import empty_model
-from normgauge.checkpoints.opening import parse_config
+from normgauge.checkpoints.configuration import parse_config
 from normgauge.comparison.pair import open_pair
 from normgauge.comparison.study import compare_folders
 from side_by_side import write_results

@@ -33,7 +33,8 @@ CHECKPOINT = Path("results/smollm2-135m/0.1.2/checkpoint")
 TRANSFORM = """
 import sys, time
 from normgauge.anatomy import describe
-from normgauge.checkpoints.opening import class_names, open_config
+from normgauge.checkpoints.configuration import open_config
+from normgauge.checkpoints.opening import class_names
 from normgauge.gauge.admissible import random_gauge
 from normgauge.gauge.files import StoredTensors, transform_folder
 from normgauge.gauge.model_gauge import Gauge

@@ -9,8 +9,8 @@ import torch
 
 from normgauge.anatomy import describe
 from normgauge.checkpoints.architectures import new_model
-from normgauge.checkpoints.architectures.sceptr import SceptrConfig
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.sceptr_config import SceptrConfig
 from unit.test_anatomy import CASES, make_config, make_inputs
 
 SCEPTR = "sceptr"

@@ -17,9 +17,11 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from normgauge.anatomy import FAMILIES, describe
 from normgauge.checkpoints import building
-from normgauge.checkpoints.architectures.sceptr import EMBEDDERS, Sceptr, SceptrConfig, _relative_position
+from normgauge.checkpoints.architectures.sceptr import Sceptr, _relative_position
 from normgauge.checkpoints.building import build_model, reinitialise
-from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, parse_config
+from normgauge.checkpoints.configuration import parse_config
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
+from normgauge.checkpoints.sceptr_config import EMBEDDERS, SceptrConfig
 from normgauge.errors import InputError
 
 DECODER = {

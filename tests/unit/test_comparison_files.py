@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from normgauge.anatomy import describe
-from normgauge.checkpoints.opening import parse_config
+from normgauge.checkpoints.configuration import parse_config
 from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.pair import open_pair
 from normgauge.comparison.probes import find_probes, read_probes

@@ -12,7 +12,8 @@ import torch
 
 from normgauge.anatomy import describe
 from normgauge.checkpoints.building import build_model
-from normgauge.checkpoints.opening import Checkpoint, parse_config
+from normgauge.checkpoints.configuration import parse_config
+from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.redundancy import checks, measure, symmetries
 from normgauge.redundancy.checks import check_rows

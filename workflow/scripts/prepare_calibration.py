@@ -4,7 +4,7 @@ from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
     from normgauge.calibration.prepare import prepare
-    from normgauge.checkpoints.opening import open_config
+    from normgauge.checkpoints.configuration import open_config
 
     set_arithmetic(snakemake.threads)
     params, entry, folder = snakemake.params, snakemake.params.entry, snakemake.input.checkpoint

@@ -1,4 +1,4 @@
-"""Opening a checkpoint folder: which reader, which config, and the tensors under the names of the transformers class."""
+"""Opening a checkpoint folder: the tensors under the names of the transformers class."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-from normgauge.anatomy import FAMILIES
 from normgauge.checkpoints.architectures import empty_model
-from normgauge.checkpoints.architectures.sceptr import SceptrConfig
-from normgauge.checkpoints.readers import Weights, ctranslate2_reader, gguf_reader, safetensors_reader, torch_reader
+from normgauge.checkpoints.configuration import open_config, reader_of
+from normgauge.checkpoints.readers import Weights
 from normgauge.errors import InputError
-
-READERS = (safetensors_reader, gguf_reader, ctranslate2_reader, torch_reader)  # in order of preference
 
 # Stored tensors that the class does not hold because it computes them, or that older versions stored without using them.
 SUPERFLUOUS = (
@@ -58,47 +51,7 @@ def open_checkpoint(folder: str | PathLike[str], config_overrides: Mapping[str, 
     Raises InputError for a folder without weights, a malformed container or config, or an unknown family.
     """
     config = open_config(folder, config_overrides)
-    return _named(config, _reader(Path(folder)).read(Path(folder)))
-
-
-def open_config(folder: str | PathLike[str], config_overrides: Mapping[str, Any] | None = None) -> Any:
-    """The config of `open_checkpoint(folder, config_overrides)` without reading its weights."""
-    folder = Path(folder)
-    return parse_config({**_reader(folder).stored_config(folder), **(config_overrides or {})})
-
-
-def _reader(folder: Path) -> ModuleType:
-    reader = next((reader for reader in READERS if reader.holds(folder)), None)
-    if reader is None:
-        raise InputError(
-            f"{folder}: no weights: expected model.safetensors, a .gguf file, CTranslate2's model.bin, pytorch_model.bin or state_dict.pt"
-        )
-    return reader
-
-
-def parse_config(keys: Mapping[str, Any]) -> Any:
-    """The config object that the keys of a config.json stand for: a transformers config, or a SceptrConfig.
-
-    Without `architectures` the family's bare model class is taken. Code in a repository is never run.
-    Raises InputError for an unknown family, a quantised model, or values that the family's config refuses.
-    """
-    if isinstance(keys.get("model"), dict) and "token_embedder" in keys["model"]:
-        return SceptrConfig.from_stored(keys)
-    family = keys.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES or family not in CONFIG_MAPPING:
-        raise InputError(
-            f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
-        )
-    if keys.get("quantization_config"):
-        raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
-    try:
-        config: PretrainedConfig = CONFIG_MAPPING[family].from_dict(dict(keys))
-    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"config.json: transformers refuses these values for {family}: {error}") from error
-    if not config.architectures:
-        bare: Any = MODEL_MAPPING[type(config)]
-        config.architectures = [bare.__name__]
-    return config
+    return _named(config, reader_of(Path(folder)).read(Path(folder)))
 
 
 def class_names(config: Any, sources: tuple[str, ...]) -> dict[str, str | None]:

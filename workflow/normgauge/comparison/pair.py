@@ -16,7 +16,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, Tensor
 from normgauge.calibration.tokenisation import find_tokenizer, load_tokenizer
-from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
+from normgauge.checkpoints.configuration import open_config
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.comparison.precision import BITS, mantissa_bits, rounding_variance
 from normgauge.errors import InputError
 from normgauge.provenance import sha256_file

@@ -13,7 +13,8 @@ from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch, batches
 from normgauge.calibration.interfaces import maximum_length, vocabulary_size
 from normgauge.checkpoints.building import build_model
-from normgauge.checkpoints.opening import Checkpoint, open_checkpoint, open_config
+from normgauge.checkpoints.configuration import open_config
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import gauge_spaces, random_gauge, require_fitting
 from normgauge.gauge.alignment import stream_shapes

@@ -14,7 +14,8 @@ import torch
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
-from normgauge.checkpoints.opening import READERS, class_names, open_config
+from normgauge.checkpoints.configuration import READERS, open_config
+from normgauge.checkpoints.opening import class_names
 from normgauge.checkpoints.readers import safetensors_reader
 from normgauge.checkpoints.readers.safetensors_reader import check_header
 from normgauge.errors import InputError

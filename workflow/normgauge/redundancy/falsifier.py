@@ -14,7 +14,8 @@ import torch
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, NormKind, SpaceKind
 from normgauge.checkpoints.building import build_model
-from normgauge.checkpoints.opening import Checkpoint, parse_config
+from normgauge.checkpoints.configuration import parse_config
+from normgauge.checkpoints.opening import Checkpoint
 from normgauge.gauge.admissible import gauge_spaces, random_element
 from normgauge.gauge.equivalence import Deviation, deviation
 from normgauge.gauge.groups import Orthogonal

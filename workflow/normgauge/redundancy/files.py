@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from normgauge.checkpoints.opening import Checkpoint, open_config, parse_config
+from normgauge.checkpoints.configuration import open_config, parse_config
+from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.progress import Progress
 from normgauge.provenance import execution_environment

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from normgauge.checkpoints.architectures.float64 import KeepFloat64
-from normgauge.checkpoints.architectures.sceptr import Sceptr, SceptrConfig
+from normgauge.checkpoints.architectures.sceptr import Sceptr
+from normgauge.checkpoints.sceptr_config import SceptrConfig
 from normgauge.errors import InputError
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}

@@ -1,0 +1,65 @@
+"""Which reader a checkpoint folder needs and which config it holds. No class of a model is loaded for that, which takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+from normgauge.anatomy import FAMILIES
+from normgauge.checkpoints.readers import ctranslate2_reader, gguf_reader, safetensors_reader, torch_reader
+from normgauge.checkpoints.sceptr_config import SceptrConfig
+from normgauge.errors import InputError
+
+READERS = (safetensors_reader, gguf_reader, ctranslate2_reader, torch_reader)  # in order of preference
+
+
+def open_config(folder: str | PathLike[str], config_overrides: Mapping[str, Any] | None = None) -> Any:
+    """The config of a checkpoint folder, without reading its weights; `config_overrides` are keys laid over its config.json.
+
+    Raises InputError for a folder without weights, a malformed container or config, or an unknown family.
+    """
+    folder = Path(folder)
+    return parse_config({**reader_of(folder).stored_config(folder), **(config_overrides or {})})
+
+
+def reader_of(folder: Path) -> ModuleType:
+    """The reader of the weights in a folder; InputError for a folder without weights."""
+    reader = next((reader for reader in READERS if reader.holds(folder)), None)
+    if reader is None:
+        raise InputError(
+            f"{folder}: no weights: expected model.safetensors, a .gguf file, CTranslate2's model.bin, pytorch_model.bin or state_dict.pt"
+        )
+    return reader
+
+
+def parse_config(keys: Mapping[str, Any]) -> Any:
+    """The config object that the keys of a config.json stand for: a transformers config, or a SceptrConfig.
+
+    Without `architectures` the family's bare model class is taken. Code in a repository is never run.
+    Raises InputError for an unknown family, a quantised model, or values that the family's config refuses.
+    """
+    if isinstance(keys.get("model"), dict) and "token_embedder" in keys["model"]:
+        return SceptrConfig.from_stored(keys)
+    family = keys.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES or family not in CONFIG_MAPPING:
+        raise InputError(
+            f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
+        )
+    if keys.get("quantization_config"):
+        raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
+    try:
+        config: PretrainedConfig = CONFIG_MAPPING[family].from_dict(dict(keys))
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"config.json: transformers refuses these values for {family}: {error}") from error
+    if not config.architectures:
+        bare: Any = MODEL_MAPPING[type(config)]
+        config.architectures = [bare.__name__]
+    return config
