@@ -1,6 +1,8 @@
 """The rooms import one way along the line (docs/design/main-line.md), and no library module imports snakemake."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,8 @@ def test_the_library_does_not_import_snakemake(path):
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not [name for name in names if name.split(".")[0] == "snakemake"]
+
+
+def test_a_config_is_read_without_loading_the_classes_of_models():
+    script = "import sys, normgauge.checkpoints.configuration; sys.exit('transformers.modeling_utils' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=LIBRARY.parent, check=True)

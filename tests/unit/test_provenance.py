@@ -1,5 +1,6 @@
 """Atomic writes leave nothing behind; the code hash sees exactly the import closure."""
 
+import ast
 import errno
 
 import pytest
@@ -87,6 +88,17 @@ def test_closure_follows_imports_inside_functions_and_packages(library):
         "normgauge/b/__init__.py",
         "normgauge/b/x.py",
     }
+
+
+def test_closures_of_many_scripts_parse_each_module_once(library, tmp_path, monkeypatch):
+    _, script = library
+    other = tmp_path / "other.py"
+    other.write_text("from normgauge.a import one\n")
+    parsed, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, filename: parsed.append(filename) or parse(text, filename))
+    closures = [import_closure(each) for each in (script, other, script)]
+    assert closures[0] == closures[2]
+    assert sorted(parsed) == sorted(str(path) for path in {*closures[0], other})
 
 
 @pytest.mark.parametrize(("edited", "changes"), [("b/x.py", True), ("a/one.py", True), ("c.py", False)])

@@ -8,6 +8,8 @@ rule fetch_package:
     log:
         "logs/fetch_package/{package}-{version}.log",
     cache: True
+    # Short, and the long training jobs stand behind one of them and its corpus.
+    priority: 2
     conda:
         "../../envs/pipeline.yaml"
     threads: 1

@@ -5,6 +5,7 @@ rule build_corpus:
         "results/corpora/{corpus}.parquet",
     log:
         "logs/build_corpus/{corpus}.log",
+    priority: 2
     conda:
         "../../envs/pipeline.yaml"
     threads: 1
