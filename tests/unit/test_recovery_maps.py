@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import planted_layers
 from normgauge.anatomy.structure import NormKind
@@ -145,6 +146,20 @@ def test_norm_parameters(kind):
         np.testing.assert_array_equal(layer.grid.round(found.biases), layer.biases)
     wrong = norm_parameters.solve(layer.residual, outputs, kind, 1e-2, has_bias)
     assert wrong.relative_residual.max() > 1e-6
+
+
+def test_noise_of_norm_parameters_where_the_stream_lies_far_from_its_mean():
+    """Roundings of a row's mean and scale are common to its features and do not average out over rows: a bias takes them all."""
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        spread = 0.1 * torch.randn(8192, 256, generator=generator, dtype=torch.float64)
+        residual = spread + torch.randn(256, generator=generator, dtype=torch.float64)
+        gains = (1 + 0.03 * torch.randn(256, generator=generator)).double()
+        biases = (0.005 * torch.randn(256, generator=generator)).double()
+        outputs = torch.nn.functional.layer_norm(residual, (256,), gains, biases, 1e-5).numpy()
+        found = norm_parameters.solve(residual.numpy(), outputs, NormKind.LAYER_NORM, 1e-5, True)
+        assert (np.abs(found.biases - biases.numpy()) <= 4 * found.bias_noise).all()
+        np.testing.assert_array_equal(norm_parameters.stored(found.biases, found.bias_noise, 0.0, grid("float32"))[0], biases)
 
 
 def test_zeros_are_flagged_because_their_sign_leaves_no_trace():
