@@ -5,14 +5,14 @@ CORES ?= 2
 MEMORY ?= 8192
 BIN := .venv/bin
 # For the long targets; profiles/default says why
-RATE := --max-jobs-per-timespan 100/20s
+JOB_RATE := --max-jobs-per-timespan 100/20s
 
 .PHONY: tables figures smoke test docs lint
 tables: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(RATE) -- all_tables
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(JOB_RATE) -- all_tables
 
 figures: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(RATE) -- all_figures
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(JOB_RATE) -- all_figures
 
 smoke: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- smoke
