@@ -1,5 +1,6 @@
 """Laws of the moments: merging, centring, accuracy on planted spectra."""
 
+import flint
 import numpy as np
 import pytest
 import torch
@@ -30,6 +31,19 @@ def planted(sigma, n=600, seed=0):
     left, _ = np.linalg.qr(np.hstack([np.ones((n, 1)), rng.normal(size=(n, len(sigma)))]))
     right, _ = np.linalg.qr(rng.normal(size=(len(sigma), len(sigma))))
     return left[:, 1:] @ np.diag(sigma) @ right.T
+
+
+def exact_bottom(x, centred=True):
+    """The smallest singular value of the given float64 samples, from 600-bit arithmetic."""
+    precision, flint.ctx.prec = flint.ctx.prec, 600
+    try:
+        rows = flint.arb_mat(x.tolist())
+        ones = flint.arb_mat([[1] * len(x)])
+        mean = ones * rows / len(x)
+        centre = mean.transpose() * mean * len(x) if centred else flint.arb_mat(x.shape[1], x.shape[1])
+        return float(min(value.real for value in flint.acb_mat(rows.transpose() * rows - centre).eig(multiple=True)).sqrt())
+    finally:
+        flint.ctx.prec = precision
 
 
 def close(a: Moments, b: Moments, tolerance):
@@ -93,6 +107,23 @@ def test_tsqr_resolves_what_the_scatter_cannot():
     assert abs(measured["tsqr64"][0] / bottom - 1) < 1e-5
     assert abs(measured["cov64"][0] / bottom - 1) > 0.1, "cov64 cannot resolve condition 1.5e9; if it does the comparison is void"
     np.testing.assert_allclose(measured["tsqr64"], sigma[::-1], atol=1e-12)
+
+
+@pytest.mark.parametrize(("method", "condition", "bound"), [("cov64", 3e6, 1e-6), ("tsqr64", 1.5e9, 1e-10)])
+@pytest.mark.parametrize("centred", [True, False])
+def test_massive_coordinates_leave_the_small_directions_their_accuracy(method, condition, bound, centred):
+    """Scales lie along coordinates, in an order that is neither ascending nor descending, as activation outliers do."""
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(96, 24)) + 0.5) * rng.permutation(np.geomspace(1.0, condition, 24))
+    moments, bottom = accumulate(method, x), exact_bottom(x, centred)
+    sigma, vectors = moments.spectrum(centred)
+    assert sigma[-1] / bottom > condition / 10
+    assert abs(sigma[0] / bottom - 1) < bound
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(24), atol=1e-12)
+    rows = x - x.mean(axis=0) if centred else x
+    np.testing.assert_allclose(np.linalg.norm(rows @ vectors, axis=0)[-4:], sigma[-4:], rtol=1e-9)
+    if not centred:
+        assert abs(moments.gram_eigenvalues()[0] * len(x) / bottom**2 - 1) < 2 * bound
 
 
 def test_cov32_fails_where_cov64_holds():

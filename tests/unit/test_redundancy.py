@@ -52,7 +52,7 @@ def deviation_of(config, act, seed: int = 1) -> float:
     inputs = random_inputs(config, 4, seed)
     models = [build_model(dataclasses.replace(checkpoint, tensors=each), "float64") for each in (tensors, act(anatomy, tensors))]
     with torch.inference_mode():
-        before, after = (head_outputs(model, inputs) for model in models)
+        before, after = (head_outputs(model(**inputs)) for model in models)
     return float((after - before).abs().max() / before.abs().max())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -53,6 +54,8 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
         TOKENIZERS_PARALLELISM="false",
     )
     warnings.filterwarnings("ignore", category=DeprecationWarning)
+    # Loading the libraries makes half a million lasting objects: the collector would go through them again and again, and at the end.
+    gc.disable()
     terminal, path = sys.stderr, Path(job.log[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as log:
@@ -70,11 +73,18 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
             raise
         finally:
             sys.stderr = terminal
+            gc.freeze()
 
 
 def set_arithmetic(threads: int) -> None:
-    """Give torch the job's threads and deterministic kernels, so that a rerun gives the same bytes."""
+    """Give torch the job's threads and deterministic kernels, so that a rerun gives the same bytes; for after the library's import.
+
+    From here on cycles of garbage are collected again, without what the import left.
+    """
     import torch
+
+    gc.freeze()
+    gc.enable()
 
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)

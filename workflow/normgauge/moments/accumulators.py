@@ -58,7 +58,7 @@ class Accumulator:
             self._shift = chunk.mean(dim=0, dtype=self._dtype)
         rows = self._widened(chunk, self._shift)
         if self.method == "tsqr64":
-            stacked = torch.cat([torch.from_numpy(self._matrix), rows])
+            stacked = torch.cat([torch.from_numpy(self._matrix), rows]) if self.n or rows.shape[0] <= self.d else rows
             self._matrix = torch.linalg.qr(stacked, mode="r").R.numpy()
         else:
             syrk = ssyrk if self.method == "cov32" else dsyrk
@@ -83,7 +83,8 @@ class Accumulator:
         if self.method == "tsqr64":
             # Row 0 of the factor of [1, X - shift] is +-[sqrt(n), sqrt(n) (mean - shift)]; what is left is the centred factor.
             return Moments(self.method, self.n, shift + matrix[0, 1:] / matrix[0, 0], np.ascontiguousarray(matrix[1:, 1:]))
-        sums = matrix[0, 1:]
-        upper = matrix[1:, 1:] - np.outer(sums, sums) / matrix.dtype.type(self.n)
-        scatter = np.triu(upper) + np.triu(upper, 1).T
-        return Moments(self.method, self.n, shift + sums.astype(np.float64) / self.n, scatter.astype(np.float64))
+        sums = np.ascontiguousarray(matrix[0, 1:])
+        # The upper triangle of a matrix in Fortran's order is the lower one of its transpose, which torch reads without a copy.
+        lower = torch.addr(torch.from_numpy(matrix.T)[1:, 1:], torch.from_numpy(sums), torch.from_numpy(sums), alpha=-1.0 / self.n).tril_()
+        scatter = lower + lower.T.triu(1)
+        return Moments(self.method, self.n, shift + sums.astype(np.float64) / self.n, scatter.double().numpy())

@@ -72,7 +72,8 @@ class Scipy:
         long_values, left = values.astype(np.longdouble), np.empty(targets.shape)
         for start in range(0, len(design), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            left[rows] = targets[rows] - design[rows].astype(np.longdouble) @ long_values
+            # einsum goes along the rows of `values`; the product of matrices would go down its columns, at half the speed
+            left[rows] = targets[rows] - np.einsum("ik,kj->ij", design[rows].astype(np.longdouble), long_values)
         return left
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from normgauge.anatomy.structure import Anatomy, LinearMap, NormKind, Role, Spac
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.gauge.admissible import QueryMaps, admissible, gauge_spaces, random_gauge
-from normgauge.gauge.equivalence import Deviation, Inputs, deviation
+from normgauge.gauge.equivalence import Deviation, Recorded, deviation_from, outputs, recorded_outputs
 from normgauge.gauge.groups import AttentionGauge
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import transform, transform_unchecked
@@ -37,16 +37,16 @@ def check_rows(checkpoint: Checkpoint, seed: int) -> list[dict[str, Any]]:
     """Rows of schema `redundancy_checks`. Raises InputError for a model whose symmetries are not derived."""
     anatomy = describe(checkpoint.config)
     symmetries(anatomy)  # refuses the model with its reason before anything else does
-    reference = build_model(checkpoint, "float64")
-    tensors = stored(anatomy, checkpoint.tensors)
     inputs = list(probes(checkpoint.config, POSITIONS, seed, cover=False))[:1]
+    recorded = recorded_outputs(build_model(checkpoint, "float64"), inputs)
+    tensors = stored(anatomy, checkpoint.tensors)
     cases = list(_cases(anatomy, tensors, seed))
     progress = Progress(len(cases), f"symmetries of {anatomy.architecture}")
     rows = []
     for name, dimension, symmetric, change in cases:
         moved, gauge = change(tensors)
         other = build_model(_with(checkpoint, moved), "float64")
-        found = deviation(reference, other, anatomy, gauge, inputs) if gauge.elements else _difference(reference, other, inputs)
+        found = deviation_from(recorded, other, anatomy, gauge) if gauge.elements else _difference(recorded, other)
         rows.append(
             {
                 "symmetry": name,
@@ -66,10 +66,9 @@ def _with(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> Checkp
     return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
 
 
-def _difference(reference: torch.nn.Module, other: torch.nn.Module, inputs: Inputs) -> Deviation:
+def _difference(recorded: Sequence[Recorded], other: torch.nn.Module) -> Deviation:
     """Of what the head returns: states inside the model may change."""
-    with torch.inference_mode():
-        pairs = [[head_outputs(model, each) for model in (reference, other)] for each in inputs]
+    pairs = [(head_outputs(found), head_outputs(outputs(other, inputs))) for inputs, found in recorded]
     largest = max(float((second - first).abs().max().nan_to_num(float("inf"))) for first, second in pairs)
     return Deviation(largest, largest / max(float(first.abs().max()) for first, _ in pairs))
 

@@ -20,9 +20,8 @@ INDEPENDENT = 1e-6  # singular values of unit tangents above this are no error o
 DECIDED = 1e3  # a rank is decided when the smallest singular value that counts is this many times the floor
 
 
-def head_outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """What the class returns, as one flat vector: the logits of its heads, else the last hidden states and what is pooled from them."""
-    found = model(**inputs)
+def head_outputs(found: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """What a class returns, as one flat vector: the logits of its heads, else the last hidden states and what is pooled from them."""
     names = [name for name in found if name.endswith("logits")] or [name for name in HEADLESS if found.get(name) is not None]
     return torch.cat([found[name].flatten() for name in names])
 
@@ -47,7 +46,7 @@ def output_jacobian(model: torch.nn.Module, anatomy: Anatomy, inputs: Mapping[st
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.padding_idx = None  # the padding row acts like any other; autograd alone would leave its derivative out
-    flat = head_outputs(model, inputs)
+    flat = head_outputs(model(**inputs))
     generator = torch.Generator().manual_seed(seed)
     left = count_parameters(anatomy) + SPARE_ROWS
     rows = []
