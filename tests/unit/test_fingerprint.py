@@ -202,6 +202,16 @@ def test_schur_at_a_layer_norm_output_without_bias_is_rounding_and_marked():
     assert columns["recovered"] == (columns["lambda_min"] < 0 and columns["quadratic_form"] < 0)
 
 
+@pytest.mark.parametrize("width", [64, 384, 768])
+def test_the_rounding_of_an_isotropic_layer_norm_output_never_passes_for_a_schur_ratio(width):
+    """Nothing is large here, so that the largest eigenvalue, which sets the floor, is as near to the rounding as it can come."""
+    states = torch.randn(4096, width, generator=torch.Generator().manual_seed(width))
+    norm = facts("LayerNorm", torch.ones(width, dtype=torch.float64))
+    columns = schur_columns(moments_of(torch.nn.functional.layer_norm(states, (width,))), "float32", norm)
+    assert columns["below_floor"]
+    assert columns["quadratic_form"] < columns["floor"]
+
+
 @pytest.mark.parametrize(
     ("lowest", "quadratic", "expected"),
     [

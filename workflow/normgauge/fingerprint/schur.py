@@ -9,7 +9,6 @@ import numpy as np
 from normgauge.fingerprint.kernel import NormFacts
 from normgauge.fingerprint.spectrum import ROUNDOFF
 from normgauge.moments import Moments
-from normgauge.moments.algebra import EPSILON
 
 RECOVERY_LIMIT = 1e-4
 """The published noise-floor recovery (arXiv 2606.19491, A.6) applies when both numbers are smaller than this and of the same sign. When
@@ -25,8 +24,8 @@ def schur_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) 
     """
     eigenvalues = moments.gram_eigenvalues()
     lowest, highest = float(eigenvalues[0]), float(eigenvalues[-1])
-    accumulator = (moments.d * EPSILON[moments.method]) ** 2 if moments.method == "tsqr64" else EPSILON[moments.method]
-    floor = highest * max(ROUNDOFF[forward_dtype] ** 2, accumulator)
+    # Twice the unit roundoff, as for a scatter: rounding of that size is no bound, and an exact kernel came out 1.6 times above it.
+    floor = max(highest * (2 * ROUNDOFF[forward_dtype]) ** 2, moments.accumulator_floor(max(highest, 0.0) ** 0.5) ** 2)
     diagonal = np.diag(moments.scatter(centred=False)) / moments.n
     quadratic = None if norm is None else _quadratic_form(moments, norm.kernel)
     delta, recovered_delta, recovered = noise_floor_recovery(lowest, quadratic)
