@@ -53,7 +53,7 @@ _SCHUR = (
     ),
     ("recovered", BOOL, "!whether the recovery applied (both negative, above -1e-4)"),
     ("axis_minimum", FLOAT, "!smallest diagonal entry of A: the best axis-aligned direction", "activation squared"),
-    ("floor", FLOAT, "!eigenvalue floor: the larger of twice the forward floor and the accumulator floor, squared, over n", "activation squared"),
+    ("floor", FLOAT, "!eigenvalue floor: max of twice the forward and the accumulator floor, squared, over n", "activation squared"),
     ("below_floor", BOOL, "!whether lambda_min or u^T A u lies at or below the floor, so that delta is noise"),
     ("flags", STRINGS, "!as in fingerprint"),
 )
