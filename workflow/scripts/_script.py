@@ -79,7 +79,7 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
 def set_arithmetic(threads: int) -> None:
     """Give torch the job's threads and deterministic kernels, so that a rerun gives the same bytes; for after the library's import.
 
-    From here on cycles of garbage are collected again, without what the import left.
+    From here on garbage is collected again, without going through what the import left. Scripts that do not compute leave it uncollected.
     """
     import torch
 

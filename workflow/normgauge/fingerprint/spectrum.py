@@ -39,7 +39,7 @@ def check_accumulation(site: str, moments: Moments, sigma_max: float, forced: bo
 def spectrum_columns(site: str, moments: Moments, forward_dtype: str, norm: NormFacts | None) -> dict[str, Any]:
     """Columns of schema `fingerprint` that describe the spectrum, centred and raw; without ratio_to_embedding and flags.
 
-    Active directions lie above both floors: the accumulator's and the forward's (raw sigma_max times the unit roundoff). sigma_min is
+    Active directions lie above both floors: the accumulator's and the forward's (raw sigma_max times machine epsilon). sigma_min is
     recorded as computed; sigma_active_min is null when nothing is active. Raises InputError when the activations are constant.
     """
     sigma, vectors = moments.spectrum(centred=True)

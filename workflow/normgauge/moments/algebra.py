@@ -75,8 +75,9 @@ class Moments:
                 _, sigma, rows = torch.linalg.svd(matrix)
                 sigma, ordered = sigma.flip(0).numpy(), rows.flip(0).T.numpy()
             else:
-                values, columns = torch.linalg.eigh(matrix)
-                sigma, ordered = values.clamp_min(0.0).sqrt().numpy(), columns.numpy()
+                # With vectors LAPACK divides and conquers and drops couplings below eps of the largest value; without, it keeps them.
+                sigma = torch.linalg.eigvalsh(matrix).clamp_min(0.0).sqrt().numpy()
+                ordered = torch.linalg.eigh(matrix).eigenvectors.numpy()
         vectors = np.empty_like(ordered)
         vectors[order] = ordered
         return sigma, vectors
@@ -92,10 +93,10 @@ class Moments:
     def _largest_first(self, centred: bool) -> tuple[torch.Tensor, np.ndarray]:
         """The factor or scatter with its coordinates sorted by size, the largest first, and that order.
 
-        LAPACK's decompositions eliminate the leading coordinates first. Where a few are massive (activation outliers lie along axes), this
-        order leaves the small directions an accuracy relative to themselves, which the proofs promise for pivoted Jacobi methods (Demmel
-        and Veselić 1992, "Jacobi's method is more accurate than QR"; Higham 2000, "QR factorization with complete pivoting and accurate
-        computation of the SVD") and benchmarks/moments.py measures here; in another order they inherit the rounding of the large ones.
+        LAPACK's reductions eliminate the leading coordinates first. Where a few are massive (activation outliers lie along axes), this
+        order leaves the small singular values an accuracy relative to themselves; in another they inherit the rounding of the large ones.
+        That is measured here (benchmarks/moments.py), not proven: proofs exist for Jacobi's method (Demmel and Veselić 1992, "Jacobi's
+        method is more accurate than QR"). Vectors of a scatter do not share it.
         """
         factored = self.method == "tsqr64"
         matrix = self.factor(centred) if factored else self.scatter(centred)

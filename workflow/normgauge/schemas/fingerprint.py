@@ -37,7 +37,7 @@ _SPECTRUM = (
     ("raw_cos_gamma_inv", FLOAT, "cos_gamma_inv of the uncentred activations"),
     ("raw_cos_ones", FLOAT, "!cos_ones of the uncentred activations"),
     ("ratio_to_embedding", FLOAT, "sigma_active_min over the embedding's; null when either is null"),
-    ("forward_floor", FLOAT, "!raw_sigma_max times the unit roundoff of the forward pass", "activation"),
+    ("forward_floor", FLOAT, "!raw_sigma_max times the machine epsilon of the forward pass", "activation"),
     ("accumulator_floor", FLOAT, "!sigma_max times 2 sqrt(eps) of a covariance accumulator, or d eps of the orthogonal one", "activation"),
     ("flags", STRINGS, "!what limits the row; the flags are listed in docs/method.md"),
 )
@@ -53,7 +53,7 @@ _SCHUR = (
     ),
     ("recovered", BOOL, "!whether the recovery applied (both negative, above -1e-4)"),
     ("axis_minimum", FLOAT, "!smallest diagonal entry of A: the best axis-aligned direction", "activation squared"),
-    ("floor", FLOAT, "!eigenvalue floor: max of twice the forward and the accumulator floor, squared, over n", "activation squared"),
+    ("floor", FLOAT, "!eigenvalue floor: rounding of the forward pass or the accumulation (method.md, Schur ratio)", "activation squared"),
     ("below_floor", BOOL, "!whether lambda_min or u^T A u lies at or below the floor, so that delta is noise"),
     ("flags", STRINGS, "!as in fingerprint"),
 )
