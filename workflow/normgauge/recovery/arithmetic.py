@@ -72,7 +72,7 @@ class Scipy:
         long_values, left = values.astype(np.longdouble), np.empty(targets.shape)
         for start in range(0, len(design), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            # einsum goes along the rows of `values`; the product of matrices would go down its columns, at half the speed where there are many
+            # einsum goes along the rows of `values`; the product of matrices goes down its columns, at half the speed where they are many
             left[rows] = targets[rows] - np.einsum("ik,kj->ij", design[rows].astype(np.longdouble), long_values)
         return left
 
