@@ -1,4 +1,4 @@
-"""cov64 and tsqr64 against torch's X.T @ X, numpy's QR and scikit-learn's IncrementalPCA: seconds and accuracy, in one run.
+"""cov64 and tsqr64 against torch's X.T @ X, scipy's dsyrk and scikit-learn's IncrementalPCA: seconds and accuracy, in one run.
 
 How to run it: benchmarks/README.md
 """
@@ -49,7 +49,7 @@ def massive_coordinates(condition: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def chunks(x: torch.Tensor, samples: int) -> Iterator[torch.Tensor]:
-    for _ in range(samples // len(x)):
+    for _ in range(samples // len(x)):  # passes over the same samples
         yield from x.split(CHUNK)
 
 
@@ -82,9 +82,9 @@ def updates_alone(x: torch.Tensor, samples: int) -> None:
 
 def accuracy_rows() -> list[dict[str, object]]:
     rows = []
-    for name, samples in (("general position", general_position), ("massive coordinates", massive_coordinates)):
+    for name, draw in (("general position", general_position), ("massive coordinates", massive_coordinates)):
         for condition in CONDITIONS:
-            array, sigma = samples(condition)
+            array, sigma = draw(condition)
             x = torch.from_numpy(array)
             measured = {method: accumulate(method, x, len(x)).spectrum()[0] for method in ("cov32", "cov64", "tsqr64")}
             measured["IncrementalPCA"] = incremental_pca(x, len(x))

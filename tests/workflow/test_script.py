@@ -54,6 +54,11 @@ def test_scripts_are_offline_unless_they_fetch(tmp_path: Path) -> None:
     assert run(tmp_path / "b.log", "pass", ", online=True").stdout == "0 3\n"
 
 
+def test_garbage_is_collected_once_the_library_is_loaded(tmp_path: Path) -> None:
+    look = "import gc; from _script import set_arithmetic; print(gc.isenabled()); set_arithmetic(1); print(gc.isenabled())"
+    assert run(tmp_path / "a.log", look).stdout.splitlines()[1:] == ["False", "True"]
+
+
 def test_scripts_call_the_library_and_hold_no_science() -> None:
     scripts = sorted((ROOT / "workflow/scripts").glob("[a-z]*.py"))
     assert len(scripts) >= 10

@@ -77,14 +77,15 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
 
 
 def set_arithmetic(threads: int) -> None:
-    """Give torch the job's threads and deterministic kernels, so that a rerun gives the same bytes; for after the library's import.
-
-    From here on garbage is collected again, without going through what the import left. Scripts that do not compute leave it uncollected.
-    """
+    """Give torch the job's threads and deterministic kernels, so that a rerun gives the same bytes; for after the library's import."""
     import torch
 
-    gc.freeze()
-    gc.enable()
-
+    _collect_garbage_again()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
+
+
+def _collect_garbage_again() -> None:
+    """End the rest that `reporting` began, without ever going through what the import left. Scripts that do not compute stay at rest."""
+    gc.freeze()
+    gc.enable()
