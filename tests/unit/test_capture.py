@@ -188,8 +188,7 @@ def capture_shard(tmp_path, folder, manifest, shard, shards):
         calibration=tmp_path / "calibration.parquet",
         destination=tmp_path / f"{shard}-of-{shards}",
         config_overrides=None,
-        forward_dtype="float32",
-        groups=["residual"],
+        forward_dtypes={"float32": ["residual"]},
         schur_taps=None,
         accumulation="cov64",
         shard=shard,
@@ -210,7 +209,7 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
     prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
     for shard in range(4):
         capture_shard(tmp_path, tmp_path / "checkpoint", {"weights_sha256": "0", "precision": "full"}, shard, 4)
-    measurement = read_measurement([tmp_path / f"{shard}-of-4" for shard in range(4)])
+    measurement = read_measurement([tmp_path / f"{shard}-of-4" / "float32" for shard in range(4)])
     assert {moments.n for moments in measurement.moments.values()} == {128}
 
 

@@ -4,22 +4,22 @@ rule capture_moments:
         manifest="results/{model}/{revision}/checkpoint.json",
         calibration="results/{model}/{revision}/calibration.parquet",
     output:
-        directory("results/{model}/{revision}/moments/{forward_dtype}/{shard}-of-{shards}"),
+        directory("results/{model}/{revision}/moments/{shard}-of-{shards}"),
     log:
-        "logs/capture_moments/{model}/{revision}/{forward_dtype}-{shard}-of-{shards}.log",
+        "logs/capture_moments/{model}/{revision}/{shard}-of-{shards}.log",
     benchmark:
-        "logs/benchmarks/capture_moments/{model}/{revision}/{forward_dtype}-{shard}-of-{shards}.tsv"
+        "logs/benchmarks/capture_moments/{model}/{revision}/{shard}-of-{shards}.tsv"
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory(),
+        mem_mb=captured_memory,
         runtime=240,
         gpu=0,
     params:
         code=code_of("capture_moments.py"),
         entry=entry_part("modality", "config"),
-        groups=site_groups,
+        forward_dtypes=captured_groups,
         schur_sites=capture_option("schur_sites"),
         accumulation=capture_option("accumulation"),
         batch_size=capture_option("batch_size"),

@@ -170,7 +170,6 @@ wildcard_constraints:
     package=alternatives({name for name, _ in WHEELS}),
     version=alternatives({version for _, version in WHEELS}),
     corpus=alternatives(BUILT_CORPORA),
-    forward_dtype="float64|float32|bfloat16|float16",
     shard=r"\d+",
     shards=r"\d+",
 
@@ -211,8 +210,9 @@ def calibration_option(key):
     return option
 
 
-def site_groups(wildcards):
-    return capture_settings(wildcards)["forward_dtypes"][wildcards.forward_dtype]
+def captured_groups(wildcards):
+    """Forward dtype -> groups of sites measured with it, of those that measure any."""
+    return {forward_dtype: groups for forward_dtype, groups in capture_settings(wildcards)["forward_dtypes"].items() if groups}
 
 
 # --- inputs
@@ -265,14 +265,8 @@ def tokenizer_checkpoint(wildcards):
 
 
 def moment_folders(wildcards):
-    settings = capture_settings(wildcards)
-    shards = settings["shards"]
-    return [
-        f"results/{wildcards.model}/{wildcards.revision}/moments/{forward_dtype}/{shard}-of-{shards}"
-        for forward_dtype, groups in settings["forward_dtypes"].items()
-        if groups
-        for shard in range(shards)
-    ]
+    shards = capture_option("shards")(wildcards)
+    return [f"results/{wildcards.model}/{wildcards.revision}/moments/{shard}-of-{shards}" for shard in range(shards)]
 
 
 def study_files(*kinds):
@@ -363,14 +357,17 @@ def rough_parameters(path):
 
 
 def model_memory(*forward_dtypes):
-    """Megabytes of a job that runs a checkpoint in these arithmetics, or in its wildcard's: weights, the stored ones beside them, and accumulators of about the same size."""
+    """Megabytes of a job that runs a checkpoint in these arithmetics: weights, the stored ones beside them, and accumulators of about the same size."""
 
     def memory(wildcards, input, attempt):
         parameters = json.loads(Path(input.manifest).read_text())["parameters"]
-        wide = "float64" in (forward_dtypes or [wildcards.forward_dtype])
-        return attempt * (1800 + (32 if wide else 16) * parameters // 1_000_000)
+        return attempt * (1800 + (32 if "float64" in forward_dtypes else 16) * parameters // 1_000_000)
 
     return memory
+
+
+def captured_memory(wildcards, input, attempt):
+    return model_memory(*captured_groups(wildcards))(wildcards, input, attempt)
 
 
 def moments_memory(wildcards, input, attempt):

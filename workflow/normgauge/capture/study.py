@@ -80,51 +80,58 @@ def capture_checkpoint(
     calibration: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     config_overrides: Mapping[str, Any] | None,
-    forward_dtype: str,
-    groups: Sequence[str],
+    forward_dtypes: Mapping[str, Sequence[str]],
     schur_taps: Sequence[str] | None,
     accumulation: str,
     shard: int,
     shards: int,
     batch_size: int,
 ) -> None:
-    """Run the checkpoint in `folder` over its calibration and write moments/{dtype}/{shard}-of-{shards}/.
+    """Run the checkpoint in `folder` over its calibration and write moments/{shard}-of-{shards}/.
 
-    Writes `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing.
+    forward_dtypes: forward dtype -> site groups. Writes a folder for each dtype, with `norms.parquet` and one
+    `{site id with / as __}.parquet` per site, all or nothing.
     """
     sequences = count_sequences(calibration)
     if shards > sequences:
         raise InputError(f"capture.shards {shards}: more than the {sequences} sequences of the calibration, so a shard is empty; lower it")
     checkpoint = open_checkpoint(Path(folder), config_overrides)
     anatomy = describe(checkpoint.config)
-    sites = select_sites(anatomy, groups, schur_taps)
-    model = build_model(checkpoint, forward_dtype)
+    chosen = {forward_dtype: select_sites(anatomy, groups, schur_taps) for forward_dtype, groups in forward_dtypes.items()}
 
     def source() -> Iterable[Batch]:
         return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
 
     own = sequences * (shard + 1) // shards - sequences * shard // shards
     steps = -(-own // batch_size)
-    label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"
-    moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
     provenance = {
         "model": model_id,
         "revision": revision,
         "weights_sha256": str(manifest["weights_sha256"]),
         "precision": str(manifest["precision"]),
-        "forward_dtype": forward_dtype,
         "accumulation_requested": accumulation,
         "batch_size": str(batch_size),
         "shard": f"{shard}/{shards}",
         **{f"calibration_{key}": value for key, value in read_metadata(calibration).items()},
         **execution_environment(),
     }
+    norms = norm_rows(anatomy, checkpoint.tensors)
     with atomic_path(destination) as temporary:
-        temporary.mkdir(parents=True)
-        tables.write(temporary / "norms.parquet", "norms", norm_rows(anatomy, checkpoint.tensors), provenance)
-        for site in sites:
-            described = {f"site_{key}": "" if value is None else str(value) for key, value in asdict(site).items()}
-            write_moments(temporary / moments_file(site.id), moments[site.id], {**provenance, **described})
+        for forward_dtype, sites in chosen.items():
+            label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"
+            model = build_model(checkpoint, forward_dtype)
+            moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
+            _write_folder(temporary / forward_dtype, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
+
+
+def _write_folder(
+    folder: Path, sites: Sequence[Site], moments: Mapping[str, Moments], norms: list[dict[str, Any]], provenance: Mapping[str, str]
+) -> None:
+    folder.mkdir(parents=True)
+    tables.write(folder / "norms.parquet", "norms", norms, provenance)
+    for site in sites:
+        described = {f"site_{key}": "" if value is None else str(value) for key, value in asdict(site).items()}
+        write_moments(folder / moments_file(site.id), moments[site.id], {**provenance, **described})
 
 
 def moments_file(site_id: str) -> Path:

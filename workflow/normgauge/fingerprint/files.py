@@ -86,17 +86,14 @@ def fingerprint_checkpoint(
 ) -> None:
     """Write the rows of one checkpoint.
 
-    folders: moments folders of all shards and forward dtypes. outputs: paths for `fingerprint`, `schur`, `stacks` and `summary`; the
-    summary is the primary stream's row of `stacks`.
+    folders: moments folders of all shards, each with a folder per forward dtype. outputs: paths for `fingerprint`, `schur`, `stacks`
+    and `summary`; the summary is the primary stream's row of `stacks`.
     """
     identity = read_identity(manifest)
-    shards: dict[str, list[PathLike]] = {}
-    for folder in folders:
-        captured = read_metadata(Path(folder) / "norms.parquet")
-        shards.setdefault(captured["forward_dtype"], []).append(folder)
-    measurements = [read_measurement(members) for members in shards.values()]
+    dtypes = sorted(folder.name for folder in Path(folders[0]).iterdir())
+    measurements = [read_measurement([Path(folder) / dtype for folder in folders]) for dtype in dtypes]
     fingerprint, schur, stacks = measure(measurements, identity, force_cov32)
-    provenance = _provenance(Path(folders[0]))
+    provenance = _provenance(Path(folders[0]) / dtypes[0])
     rows = {"fingerprint": fingerprint, "schur": schur, "stacks": stacks, "summary": [row for row in stacks if row["primary"]]}
     for kind, path in outputs.items():
         tables.write(path, kind, rows[kind], provenance)

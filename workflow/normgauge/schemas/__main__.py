@@ -13,7 +13,7 @@ Stages meet in parquet files only (the manifest, `checkpoint.json`, is JSON). Ev
 together. Each file's metadata, under the key `normgauge`, says where it comes from: model, revision, sha256 of the
 weights, forward dtype, accumulation, corpus and its hash, versions, BLAS kernel and threads. No file holds a timestamp or an absolute path.
 
-Moments files (`moments/{forward_dtype}/{shard}-of-{shards}/{site}.parquet`) hold one column, `row`, a fixed-size list of d float64
+Moments files (`moments/{shard}-of-{shards}/{forward_dtype}/{site}.parquet`) hold one column, `row`, a fixed-size list of d float64
 values: first the mean, then the d rows of the centred scatter (`cov32`, `cov64`) or of the upper triangular factor R with
 R^T R = scatter (`tsqr64`). n and the method are in the metadata.
 """
