@@ -90,7 +90,7 @@ def fingerprint_checkpoint(
     and `summary`; the summary is the primary stream's row of `stacks`.
     """
     identity = read_identity(manifest)
-    dtypes = sorted(folder.name for folder in Path(folders[0]).iterdir())
+    dtypes = sorted(path.parent.name for path in Path(folders[0]).glob("*/norms.parquet"))
     measurements = [read_measurement([Path(folder) / dtype for folder in folders]) for dtype in dtypes]
     fingerprint, schur, stacks = measure(measurements, identity, force_cov32)
     provenance = _provenance(Path(folders[0]) / dtypes[0])
