@@ -9,7 +9,7 @@ rule fetch_package:
         "logs/fetch_package/{package}-{version}.log",
     cache: True
     # Short, and the long training jobs stand behind one of them and its corpus.
-    priority: 2
+    priority: 3
     conda:
         "../../envs/pipeline.yaml"
     threads: 1

@@ -5,7 +5,7 @@ rule build_corpus:
         "results/corpora/{corpus}.parquet",
     log:
         "logs/build_corpus/{corpus}.log",
-    priority: 2
+    priority: 3
     conda:
         "../../envs/pipeline.yaml"
     threads: 1

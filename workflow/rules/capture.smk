@@ -9,6 +9,8 @@ rule capture_moments:
         "logs/capture_moments/{model}/{revision}/{shard}-of-{shards}.log",
     benchmark:
         "logs/benchmarks/capture_moments/{model}/{revision}/{shard}-of-{shards}.tsv"
+    # Before the twins of the same model: they can run beside its fingerprint, which stands behind all shards.
+    priority: 1
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]

@@ -11,7 +11,7 @@ rule train_checkpoint:
     wildcard_constraints:
         model=alternatives(TRAINED),
     # The longest jobs, and others wait for them: started last, they would run alone.
-    priority: 1
+    priority: 2
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]

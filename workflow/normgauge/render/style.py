@@ -76,6 +76,7 @@ class Ruler:
 
     def __init__(self) -> None:
         self._renderer = RendererAgg(1, 1, 72 * _SCALE)
+        self._advances: dict[tuple[str, float, str, str], float] = {}
 
     def width(self, text: str, size: float, weight: str = "normal", slant: str = "normal") -> float:
         if not text:
@@ -89,20 +90,32 @@ class Ruler:
 
         Mathematics is never broken.
         """
-        lines = [""]
+        space = self._advance(" ", size, weight, slant)
+        lines, filled = [""], 0.0
         for word in text.split(" "):
-            candidate = f"{lines[-1]} {word}" if lines[-1] else word
-            if self.width(candidate, size, weight, slant) <= limit:
-                lines[-1] = candidate
+            advance = self._advance(word, size, weight, slant)
+            if lines[-1] and filled + space + advance <= limit:
+                lines[-1], filled = f"{lines[-1]} {word}", filled + space + advance
                 continue
             if lines[-1]:
                 lines.append("")
+            if advance <= limit:
+                lines[-1], filled = word, advance
+                continue
             for piece in _pieces(word):
                 for part in [piece] if self.width(piece, size, weight, slant) <= limit else _atoms(piece):
                     if lines[-1] and self.width(lines[-1] + part, size, weight, slant) > limit:
                         lines.append("")
                     lines[-1] += part
+            filled = self._advance(lines[-1], size, weight, slant)
         return lines
+
+    def _advance(self, text: str, size: float, weight: str, slant: str) -> float:
+        """What `text` adds to the width of a line, points: kept, and added up by `wrap`, since measuring growing lines is slow."""
+        key = (text, size, weight, slant)
+        if key not in self._advances:
+            self._advances[key] = self.width(f"n{text}n", size, weight, slant) - self.width("nn", size, weight, slant)
+        return self._advances[key]
 
     def narrowest(self, text: str, size: float, weight: str = "normal", slant: str = "normal") -> float:
         """Width of the widest piece that `wrap` would rather not break."""

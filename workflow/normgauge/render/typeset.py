@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
-from scipy.optimize import brentq
 
 from normgauge.render.style import BLACK, BODY, GREY, NOTE, RC, SMALL, WIDTH, Ruler
 
@@ -203,7 +203,8 @@ def _fit(natural: Sequence[float], least: Sequence[float], flexible: Sequence[in
     if sum(natural) <= available:
         return list(natural)
     if sum(cut(0)) < available:
-        return cut(brentq(lambda level: sum(cut(level)) - available, 0, max(natural)))
+        levels = sorted({0.0, *(widths[index] for widths in (natural, least) for index in flexible)})
+        return cut(float(np.interp(available, [sum(cut(level)) for level in levels], levels)))  # the sum is linear between these
     words = sum(least[index] for index in flexible)
     share = 1 - (sum(cut(0)) - available) / words
     return [width * share if index in flexible else width for index, width in enumerate(cut(0))]
