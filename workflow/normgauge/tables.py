@@ -84,7 +84,8 @@ def write_table(path: str | os.PathLike[str], table: pa.Table, metadata: Mapping
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
     """Read any parquet file; InputError when it is missing or not parquet."""
     try:
-        return pq.read_table(path)
+        with pq.ParquetFile(path) as file:  # pq.read_table would load pyarrow's datasets and with them pandas
+            return file.read()
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{Path(path)}: cannot be read as parquet ({error}); delete it and rerun") from error
 
