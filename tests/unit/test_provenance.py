@@ -90,6 +90,25 @@ def test_closure_follows_imports_inside_functions_and_packages(library):
     }
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "class C:\n    {}",
+        "if 0:\n    pass\nelif 1:\n    {}",
+        "for _ in ():\n    pass\nelse:\n    {}",
+        "with open('f'):\n    {}",
+        "try:\n    pass\nexcept ValueError:\n    {}",
+        "try:\n    pass\nfinally:\n    {}",
+        "match 1:\n    case 1:\n        {}",
+        "async def f():\n    while 1:\n        {}",
+    ],
+)
+def test_closure_follows_imports_inside_every_statement(library, around):
+    root, script = library
+    script.write_text(around.format("import normgauge.c") + "\n")
+    assert import_closure(script) == sorted([script, root / "__init__.py", root / "c.py"])
+
+
 def test_closures_of_many_scripts_parse_each_module_once(library, tmp_path, monkeypatch):
     _, script = library
     other = tmp_path / "other.py"

@@ -77,7 +77,15 @@ def import_closure(script: str | os.PathLike[str]) -> list[Path]:
 @cache
 def _imports_of(source: Path, text: bytes) -> list[Path]:
     """What a source imports itself. Kept, because a plan asks for the closures of some thirty scripts that share most modules."""
-    return [file for node in ast.walk(ast.parse(text, filename=str(source))) for file in _imported_files(node, source)]
+    return [file for node in _statements(ast.parse(text, filename=str(source))) for file in _imported_files(node, source)]
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement below a node. Imports are statements, and expressions, which are not entered, are nine tenths of a source."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield child
+            yield from _statements(child)
 
 
 def _imported_files(node: ast.AST, source: Path) -> list[Path]:
