@@ -21,7 +21,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A clone in which the target `smoke` has run, one for all processes of the test run. Copy it before changing it."""
+    """A clone in which the target `smoke` has run, with two shards of gpt2-smoke, one for all processes of the test run.
+
+    Copy it before changing it.
+    """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -30,7 +33,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
         if not done.exists():
             shutil.rmtree(folder.parent, ignore_errors=True)
             folder.parent.mkdir()
-            new_project(folder).run("smoke")
+            clone = new_project(folder)
+            smoke = clone / "config/test/smoke.yaml"
+            smoke.write_text(smoke.read_text().replace("    objective: causal LM\n", "    objective: causal LM\n    capture: {shards: 2}\n"))
+            clone.run("smoke")
             done.touch()
     return Project(folder)
 
