@@ -35,8 +35,8 @@ class Recipe:
 
 
 RECIPES = {
-    "gpt2-nano": Recipe("GPT2LMHeadModel", 256, 4, 8, 1024, 20480, 256, 4, 240, 2e-3, 24),
-    "llama-nano": Recipe("LlamaForCausalLM", 256, 4, 8, 688, 13312, 256, 4, 300, 2e-3, 30),
+    "gpt2-nano": Recipe("GPT2LMHeadModel", 256, 4, 8, 1024, 20480, 256, 4, 120, 2e-3, 12),
+    "llama-nano": Recipe("LlamaForCausalLM", 256, 4, 8, 688, 13312, 256, 4, 150, 2e-3, 15),
     "gpt2-smoke": Recipe("GPT2LMHeadModel", 32, 2, 4, 128, 512, 256, 2, 40, 1e-2, 4),
     "llama-smoke": Recipe("LlamaForCausalLM", 32, 2, 4, 88, 512, 256, 2, 40, 1e-2, 4),
 }
