@@ -35,7 +35,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
             folder.parent.mkdir()
             clone = new_project(folder)
             smoke = clone / "config/test/smoke.yaml"
-            smoke.write_text(smoke.read_text().replace("    objective: causal LM\n", "    objective: causal LM\n    capture: {shards: 2}\n"))
+            objective = "    objective: causal LM\n"
+            smoke.write_text(smoke.read_text().replace(objective, f"{objective}    capture: {{shards: 2}}\n"))
             clone.run("smoke")
             done.touch()
     return Project(folder)

@@ -67,7 +67,7 @@ def capture_model(
 
 
 def _ill_conditioned(moments: Moments) -> bool:
-    sigma, _ = moments.spectrum()
+    sigma = moments.singular_values()
     return bool(sigma[-1] > CONDITION_LIMIT * sigma[0])
 
 

@@ -42,29 +42,31 @@ def spectrum_columns(site: str, moments: Moments, forward_dtype: str, norm: Norm
     Active directions lie above both floors: the accumulator's and the forward's (raw sigma_max times machine epsilon). sigma_min is
     recorded as computed; sigma_active_min is null when nothing is active. Raises InputError when the activations are constant.
     """
-    sigma, vectors = moments.spectrum(centred=True)
+    sigma = moments.singular_values(centred=True)
     if sigma[-1] == 0:
         raise InputError(
             f"site {site}: the activations do not vary over the calibration, so there is no spectrum; check the weights before it"
         )
-    raw_sigma, raw_vectors = moments.spectrum(centred=False)
+    raw_sigma = moments.singular_values(centred=False)
     forward_floor = float(raw_sigma[-1]) * ROUNDOFF[forward_dtype]
     centred = _one_protocol(moments, sigma, forward_floor)
     raw = _one_protocol(moments, raw_sigma, forward_floor)
     floor = max(forward_floor, moments.accumulator_floor(float(sigma[-1])))
-    null = vectors[:, sigma <= floor]
+    null_dimension = int((sigma <= floor).sum())
+    bottom = moments.bottom_directions(max(null_dimension, 1), centred=True)
+    null, raw_bottom = bottom[:, :null_dimension], moments.bottom_directions(1, centred=False)
     ones = np.full((moments.d, 1), 1 / np.sqrt(moments.d))
     columns = {
         **centred,
-        "null_dimension": int(null.shape[1]),
-        "cos_ones": alignment(vectors[:, 0], ones),
+        "null_dimension": null_dimension,
+        "cos_ones": alignment(bottom[:, 0], ones),
         "cos_gamma_inv": None,
         "null_cos_gamma_inv": None,
         "relative_gamma_inv": None,
         "cos_beta_gamma_inv": None,
         "gamma": None,
         **{f"raw_{key}": value for key, value in raw.items()},
-        "raw_cos_ones": alignment(raw_vectors[:, 0], ones),
+        "raw_cos_ones": alignment(raw_bottom[:, 0], ones),
         "raw_cos_gamma_inv": None,
         "forward_floor": forward_floor,
         "accumulator_floor": moments.accumulator_floor(float(sigma[-1])),
@@ -72,12 +74,12 @@ def spectrum_columns(site: str, moments: Moments, forward_dtype: str, norm: Norm
     if norm is not None:
         kernel = norm.kernel
         columns |= {
-            "cos_gamma_inv": alignment(vectors[:, 0], kernel),
+            "cos_gamma_inv": alignment(bottom[:, 0], kernel),
             "null_cos_gamma_inv": containment(kernel, null),
             "relative_gamma_inv": max(moments.length_along(axis) for axis in kernel.T) / float(sigma[-1]),
             "cos_beta_gamma_inv": None if norm.bias is None else alignment(norm.bias, kernel),
             "gamma": norm.name,
-            "raw_cos_gamma_inv": alignment(raw_vectors[:, 0], kernel),
+            "raw_cos_gamma_inv": alignment(raw_bottom[:, 0], kernel),
         }
     return columns
 

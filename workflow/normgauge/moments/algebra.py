@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
+from threadpoolctl import ThreadpoolController
 
 from normgauge.errors import InputError
 
@@ -21,9 +23,16 @@ def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with _thread_pools().limit(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """The thread pools of the libraries loaded so far: looking for them takes longer than a small decomposition."""
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True)
@@ -64,33 +73,38 @@ class Moments:
             raise ValueError(f"{self.method} holds a scatter matrix, not a triangular factor")
         return self.matrix if centred else _triangle(self.matrix, np.sqrt(self.n) * self.mean[None])
 
-    def spectrum(self, centred: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """Singular values (ascending, not divided by sqrt(n)) and right singular vectors (columns) of the sample matrix.
+    def singular_values(self, centred: bool = True) -> np.ndarray:
+        """(d,) singular values of the sample matrix, ascending, not divided by sqrt(n).
 
         `cov*`: square roots of the scatter's eigenvalues (negative ones, which are rounding, read 0); `tsqr64`: SVD of the factor.
         """
+        matrix, _ = self._largest_first(centred)
+        with one_thread():
+            if self.method == "tsqr64":
+                return torch.linalg.svdvals(torch.from_numpy(matrix)).flip(0).numpy()
+            return np.sqrt(np.maximum(_eigenvalues(matrix), 0.0))
+
+    def bottom_directions(self, count: int, centred: bool = True) -> np.ndarray:
+        """(d, count) orthonormal right singular vectors of the sample matrix, of its `count` >= 1 smallest singular values, ascending."""
         matrix, order = self._largest_first(centred)
         with one_thread():
             if self.method == "tsqr64":
-                _, sigma, rows = torch.linalg.svd(matrix)
-                sigma, ordered = sigma.flip(0).numpy(), rows.flip(0).T.numpy()
+                ordered = torch.linalg.svd(torch.from_numpy(matrix)).Vh.flip(0)[:count].T.numpy()
             else:
-                # With vectors LAPACK divides and conquers and drops couplings below eps of the largest value; without, it keeps them.
-                sigma = torch.linalg.eigvalsh(matrix).clamp_min(0.0).sqrt().numpy()
-                ordered = torch.linalg.eigh(matrix).eigenvectors.numpy()
-        vectors = np.empty_like(ordered)
-        vectors[order] = ordered
-        return sigma, vectors
+                _, ordered = eigh(matrix, subset_by_index=[0, count - 1])
+        directions = np.empty_like(ordered)
+        directions[order] = ordered
+        return directions
 
     def gram_eigenvalues(self) -> np.ndarray:
         """Eigenvalues (ascending) of A = X^T X / n, uncentred, signs kept: a negative one is rounding and is not hidden."""
         matrix, _ = self._largest_first(centred=False)
         with one_thread():
             if self.method == "tsqr64":
-                return (torch.linalg.svdvals(matrix).flip(0) ** 2 / self.n).numpy()
-            return torch.linalg.eigvalsh(matrix / self.n).numpy()
+                return (torch.linalg.svdvals(torch.from_numpy(matrix)).flip(0) ** 2 / self.n).numpy()
+            return _eigenvalues(matrix / self.n)
 
-    def _largest_first(self, centred: bool) -> tuple[torch.Tensor, np.ndarray]:
+    def _largest_first(self, centred: bool) -> tuple[np.ndarray, np.ndarray]:
         """The factor or scatter with its coordinates sorted by size, the largest first, and that order.
 
         LAPACK's reductions eliminate the leading coordinates first. Where a few are massive (activation outliers lie along axes), this
@@ -103,7 +117,7 @@ class Moments:
         sizes = np.einsum("ij,ij->j", matrix, matrix) if factored else matrix.diagonal()
         order = np.argsort(-sizes, kind="stable")
         ordered = matrix.take(order, axis=1)
-        return torch.from_numpy(ordered if factored else ordered.take(order, axis=0)), order
+        return ordered if factored else ordered.take(order, axis=0), order
 
     def length_along(self, direction: np.ndarray, centred: bool = True) -> float:
         """|X v| (centred or raw) along a unit vector v of shape (d,); NaN-free, 0 where rounding makes the square negative."""
@@ -119,6 +133,12 @@ class Moments:
         """
         epsilon = EPSILON[self.method]
         return sigma_max * (self.d * epsilon if self.method == "tsqr64" else 2.0 * float(np.sqrt(epsilon)))
+
+
+def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
+    """All eigenvalues of a symmetric matrix, ascending, without vectors: with vectors LAPACK may divide and conquer, which drops
+    couplings below eps of the largest value; without, it keeps them."""
+    return eigh(matrix, eigvals_only=True, driver="evr")
 
 
 def merge(a: Moments, b: Moments) -> Moments:
