@@ -2,6 +2,7 @@ import json
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -386,6 +387,18 @@ def solver_memory(wildcards, input, attempt):
     return attempt * (1500 + 2 * largest_megabytes(input.observations))
 
 
-def code_of(script):
-    """Hash of a script and of every library module it imports: an edited module reruns exactly its dependants."""
+@cache
+def script_hash(script):
     return code_hash(WORKFLOW / "scripts" / script)
+
+
+def code_of(script):
+    """A params function: hash of a script and of every library module it imports, so that an edited module reruns exactly its dependants.
+
+    Scripts that a plan does not need are not read.
+    """
+
+    def part(wildcards):
+        return script_hash(script)
+
+    return part
