@@ -86,7 +86,7 @@ def accuracy_rows() -> list[dict[str, object]]:
         for condition in CONDITIONS:
             array, sigma = draw(condition)
             x = torch.from_numpy(array)
-            measured = {method: accumulate(method, x, len(x)).singular_values() for method in ("cov32", "cov64", "tsqr64")}
+            measured = {method: accumulate(method, x, len(x)).spectrum().values for method in ("cov32", "cov64", "tsqr64")}
             measured["IncrementalPCA"] = incremental_pca(x, len(x))
             for candidate, values in measured.items():
                 rows.append(
@@ -109,7 +109,8 @@ def accuracy_rows() -> list[dict[str, object]]:
 
 def decompose(moments: Moments, directions: int) -> tuple[np.ndarray, np.ndarray]:
     """What the fingerprint takes from a site: all singular values, and the bottom direction or more."""
-    return moments.singular_values(), moments.bottom_directions(directions)
+    spectrum = moments.spectrum()
+    return spectrum.values, spectrum.bottom(directions)
 
 
 def candidates(x: torch.Tensor, single: torch.Tensor, samples: int) -> dict[str, Callable[[], object]]:

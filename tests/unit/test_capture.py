@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -157,7 +159,7 @@ def test_auto_takes_the_orthogonal_factor_exactly_where_the_spectrum_is_wide(mod
         "linear input": "cov64",
     }
     rows = torch.cat([expected(model, ids(seed))["embedding"].reshape(-1, WIDTH) for seed in (0, 1)])
-    assert measured["embedding"].singular_values()[0] == pytest.approx(torch.linalg.svdvals(rows - rows.mean(0))[-1].item(), rel=1e-5)
+    assert measured["embedding"].spectrum().values[0] == pytest.approx(torch.linalg.svdvals(rows - rows.mean(0))[-1].item(), rel=1e-5)
 
 
 class Sites:
@@ -188,7 +190,7 @@ def capture_shard(tmp_path, folder, manifest, shard, shards):
         calibration=tmp_path / "calibration.parquet",
         destination=tmp_path / f"{shard}-of-{shards}",
         config_overrides=None,
-        forward_dtypes={"float32": ["residual"]},
+        forward_dtypes={"float64": ["residual", "terminal"], "float32": ["residual"]},
         schur_taps=None,
         accumulation="cov64",
         shard=shard,
@@ -209,8 +211,15 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
     prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
     for shard in range(4):
         capture_shard(tmp_path, tmp_path / "checkpoint", {"weights_sha256": "0", "precision": "full"}, shard, 4)
-    measurement = read_measurement([tmp_path / f"{shard}-of-4" / "float32" for shard in range(4)])
-    assert {moments.n for moments in measurement.moments.values()} == {128}
+    for forward_dtype, sites in (("float64", 3), ("float32", 2)):
+        measurement = read_measurement([tmp_path / f"{shard}-of-4" / forward_dtype for shard in range(4)])
+        assert measurement.forward_dtype == forward_dtype
+        assert [moments.n for moments in measurement.moments.values()] == [128] * sites
+    shutil.rmtree(tmp_path / "2-of-4" / "float32")
+    with pytest.raises(InputError, match=r"2-of-4/float32/.*missing, though another shard has this site"):
+        read_measurement([tmp_path / f"{shard}-of-4" / "float32" for shard in range(4)])
+    with pytest.raises(InputError, match=r"2-of-4/float32/norms.parquet: cannot be read"):
+        read_measurement([tmp_path / "2-of-4" / "float32"])
 
 
 def test_more_shards_than_sequences_are_refused_before_any_weight_is_read(tmp_path):

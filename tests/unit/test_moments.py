@@ -101,7 +101,7 @@ def test_mixed_methods_merge_as_the_less_accurate_one():
 def test_tsqr_resolves_what_the_scatter_cannot():
     sigma = np.geomspace(1.0, 1.0 / 1.5e9, 48)
     x = planted(sigma)
-    measured = {method: accumulate(method, x).singular_values() for method in METHODS}
+    measured = {method: accumulate(method, x).spectrum().values for method in METHODS}
     bottom = sigma[-1]
     assert abs(measured["tsqr64"][0] - bottom) < 1e-10 * sigma[0]
     assert abs(measured["tsqr64"][0] / bottom - 1) < 1e-5
@@ -116,7 +116,7 @@ def test_massive_coordinates_leave_the_small_directions_their_accuracy(method, c
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(96, 24)) + 0.5) * rng.permutation(np.geomspace(1.0, condition, 24))
     moments, bottom = accumulate(method, x), exact_bottom(x, centred)
-    sigma, vectors = moments.singular_values(centred), moments.bottom_directions(24, centred)
+    sigma, vectors = moments.spectrum(centred).values, moments.spectrum(centred).bottom(24)
     assert sigma[-1] / bottom > condition / 10
     assert abs(sigma[0] / bottom - 1) < 1e-12
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(24), atol=1e-12)
@@ -131,8 +131,22 @@ def test_the_values_of_a_wide_scatter_beside_massive_coordinates_are_those_of_it
     """Wide enough for LAPACK to divide and conquer, which is where a scatter's small values were lost."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(1024, 256)) * rng.permutation(scales)
-    scatter, factor = (accumulate(method, x, 512).singular_values() for method in ("cov64", "tsqr64"))
+    scatter, factor = (accumulate(method, x, 512).spectrum().values for method in ("cov64", "tsqr64"))
     np.testing.assert_allclose(scatter, factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["cov64", "tsqr64"])
+def test_a_few_bottom_directions_span_a_wide_null_space_beside_massive_coordinates(method):
+    """40 exact null directions of 256, more than one and fewer than all: LAPACK takes another path than for either."""
+    rng = np.random.default_rng(7)
+    null = np.linalg.qr(rng.normal(size=(256, 40)))[0]
+    x = rng.normal(size=(1024, 256)) * np.r_[np.ones(252), [1e3] * 4]
+    moments = accumulate(method, x - x @ null @ null.T, 512)
+    spectrum = moments.spectrum()
+    bottom = spectrum.bottom(40)
+    np.testing.assert_allclose(bottom.T @ bottom, np.eye(40), atol=1e-12)
+    assert np.linalg.svd(null.T @ bottom)[1].min() > 1 - 1e-9
+    assert spectrum.values[39] <= moments.accumulator_floor(spectrum.values[-1]) < 1 < spectrum.values[40]
 
 
 @pytest.mark.parametrize("rows", [1, 24, 25, 26])
@@ -148,8 +162,8 @@ def test_a_first_chunk_of_any_length_gives_the_same_factor(rows):
 def test_cov32_fails_where_cov64_holds():
     sigma = np.geomspace(1.0, 1.0 / 3e6, 48)
     x = planted(sigma)
-    assert abs(accumulate("cov64", x).singular_values()[0] / sigma[-1] - 1) < 1e-2
-    assert abs(accumulate("cov32", x).singular_values()[0] / sigma[-1] - 1) > 0.1
+    assert abs(accumulate("cov64", x).spectrum().values[0] / sigma[-1] - 1) < 1e-2
+    assert abs(accumulate("cov32", x).spectrum().values[0] / sigma[-1] - 1) > 0.1
 
 
 @pytest.mark.parametrize("method", ["cov64", "tsqr64"])
@@ -158,7 +172,7 @@ def test_spectrum_is_the_svd(method, centred):
     x = samples(4)
     moments = accumulate(method, x)
     _, sigma, vectors = np.linalg.svd(x - x.mean(0) if centred else x, full_matrices=False)
-    values, directions = moments.singular_values(centred), moments.bottom_directions(moments.d, centred)
+    values, directions = moments.spectrum(centred).values, moments.spectrum(centred).bottom(moments.d)
     np.testing.assert_allclose(values, sigma[::-1], rtol=1e-10)
     np.testing.assert_allclose(np.abs(np.sum(directions.T * vectors[::-1], axis=1)), 1.0, rtol=1e-8)
     direction = vectors[2]
@@ -171,7 +185,7 @@ def test_layer_norm_of_gaussian_input_is_isotropic_with_one_null_direction(metho
     d, n = 32, 20000
     x = torch.randn(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     moments = accumulate(method, torch.nn.functional.layer_norm(x, (d,)).numpy(), chunk=1000)
-    sigma, bottom = moments.singular_values(), moments.bottom_directions(1)
+    sigma, bottom = moments.spectrum().values, moments.spectrum().bottom(1)
     assert sigma[0] <= moments.accumulator_floor(sigma[-1])
     assert abs(bottom.sum()) / np.sqrt(d) > 0.9999
     # The remaining d - 1 directions share the total variance d equally.
@@ -221,14 +235,16 @@ def with_threads(threads, method, x):
     try:
         with threadpool_limits(threads):
             moments = accumulate(method, x, chunk=2048)
-            return moments, moments.singular_values()
+            spectrum = moments.spectrum()
+            return moments, spectrum.values, spectrum.bottom(8)
     finally:
         torch.set_num_threads(before)
 
 
 def test_cov64_has_the_same_bits_on_one_and_two_threads():
     x = samples(6, n=4096, d=384)
-    (one, sigma_one), (two, sigma_two) = (with_threads(threads, "cov64", x) for threads in (1, 2))
+    (one, sigma_one, bottom_one), (two, sigma_two, bottom_two) = (with_threads(threads, "cov64", x) for threads in (1, 2))
+    np.testing.assert_array_equal(bottom_one, bottom_two)
     np.testing.assert_array_equal(one.matrix, two.matrix)
     np.testing.assert_array_equal(one.mean, two.mean)
     np.testing.assert_array_equal(sigma_one, sigma_two)
@@ -236,5 +252,5 @@ def test_cov64_has_the_same_bits_on_one_and_two_threads():
 
 def test_tsqr64_differs_by_rounding_only_between_one_and_two_threads():
     x = samples(6, n=4096, d=384)
-    (_, sigma_one), (_, sigma_two) = (with_threads(threads, "tsqr64", x) for threads in (1, 2))
+    (_, sigma_one, _), (_, sigma_two, _) = (with_threads(threads, "tsqr64", x) for threads in (1, 2))
     np.testing.assert_allclose(sigma_one, sigma_two, rtol=0, atol=1e-14 * sigma_one.max())

@@ -488,6 +488,22 @@ def test_wrapping_keeps_every_letter_within_the_limit() -> None:
         assert all(len(one) + len(two) > 8 for one, two in pairwise(lines))
 
 
+def test_lines_are_filled_up_to_the_limit_and_no_further() -> None:
+    caption = (
+        r"behaviour: of $\sigma_{(r_0)}(X_\ell)/\sigma_{(r_0)}(X_0)$ along the depth; $n$ = 8,192 tokens, RMSNorm, pre-norm, LoRA adapter"
+    )
+    with matplotlib.rc_context(style.RC):
+        ruler = Ruler()
+        for text in [caption, *caption.split("; "), "below floor", "LoRA adapter", r"$1.2\times10^5$ – $3.4\times10^6$", "", "a  b"]:
+            assert ruler.wrap(text, ruler.width(text, 8) + 0.01, 8) == [text]
+        for limit in range(100, 500, 23):
+            lines = ruler.wrap(caption, limit, 8)
+            assert " ".join(lines) == caption
+            assert all(ruler.width(line, 8) <= limit for line in lines)
+            for line, following in pairwise(lines):
+                assert ruler.width(f"{line} {following.split(' ')[0]}", 8) > limit
+
+
 @pytest.mark.skipif(
     shutil.which("pdftotext") is None, reason="poppler's pdftotext is not installed: the text layer of the PDFs goes unchecked"
 )

@@ -27,12 +27,13 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
 
-    Works for files and folders, so a killed or failing writer leaves nothing that looks finished.
+    Works for files and folders, so a killed or failing writer leaves nothing that looks finished, and what a killed one leaves the next
+    removes: one process at a time writes a path, which Snakemake sees to.
     Raises InputError when the disk is full.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.part")
+    temporary = final.with_name(f".{final.name}.part")
     _remove(temporary)
     try:
         yield temporary

@@ -9,14 +9,14 @@ rule capture_moments:
         "logs/capture_moments/{model}/{revision}/{shard}-of-{shards}.log",
     benchmark:
         "logs/benchmarks/capture_moments/{model}/{revision}/{shard}-of-{shards}.tsv"
-    # Before the twins of the same model: they can run beside its fingerprint, which stands behind all shards.
+    # Before twins: these can run beside the fingerprints, which stand behind the captures.
     priority: 1
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=captured_memory,
-        runtime=240,
+        mem_mb=model_memory("float64"),  # of the accumulators, whatever the forward pass
+        runtime=lambda wildcards: 240 * len(captured_groups(wildcards)),
         gpu=0,
     params:
         code=code_of("capture_moments.py"),

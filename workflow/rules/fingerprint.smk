@@ -17,6 +17,7 @@ rule compute_fingerprint:
         runtime=60,
     params:
         code=code_of("compute_fingerprint.py"),
+        forward_dtypes=lambda wildcards: list(captured_groups(wildcards)),
         force_cov32=capture_option("force_cov32"),
     script:
         "../scripts/compute_fingerprint.py"

@@ -7,5 +7,9 @@ with reporting(snakemake):
 
     set_arithmetic(snakemake.threads)
     fingerprint_checkpoint(
-        snakemake.input.moments, snakemake.input.manifest, dict(snakemake.output.items()), force_cov32=snakemake.params.force_cov32
+        snakemake.input.moments,
+        snakemake.params.forward_dtypes,
+        snakemake.input.manifest,
+        dict(snakemake.output.items()),
+        force_cov32=snakemake.params.force_cov32,
     )

@@ -67,7 +67,7 @@ def capture_model(
 
 
 def _ill_conditioned(moments: Moments) -> bool:
-    sigma = moments.singular_values()
+    sigma = moments.spectrum().values
     return bool(sigma[-1] > CONDITION_LIMIT * sigma[0])
 
 
@@ -116,12 +116,17 @@ def capture_checkpoint(
         **execution_environment(),
     }
     norms = norm_rows(anatomy, checkpoint.tensors)
+
+    def capture_in(forward_dtype: str, folder: Path) -> None:
+        """A function, so that the model and its moments are gone before the next dtype's are made."""
+        label, sites = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}", chosen[forward_dtype]
+        model = build_model(checkpoint, forward_dtype)
+        moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
+        _write_folder(folder, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
+
     with atomic_path(destination) as temporary:
-        for forward_dtype, sites in chosen.items():
-            label = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}"
-            model = build_model(checkpoint, forward_dtype)
-            moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
-            _write_folder(temporary / forward_dtype, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
+        for forward_dtype in chosen:
+            capture_in(forward_dtype, temporary / forward_dtype)
 
 
 def _write_folder(

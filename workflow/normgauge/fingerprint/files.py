@@ -82,18 +82,22 @@ def read_identity(manifest: PathLike) -> Identity:
 
 
 def fingerprint_checkpoint(
-    folders: Sequence[PathLike], manifest: PathLike, outputs: Mapping[str, PathLike], force_cov32: bool = False
+    folders: Sequence[PathLike],
+    forward_dtypes: Sequence[str],
+    manifest: PathLike,
+    outputs: Mapping[str, PathLike],
+    force_cov32: bool = False,
 ) -> None:
     """Write the rows of one checkpoint.
 
-    folders: moments folders of all shards, each with a folder per forward dtype. outputs: paths for `fingerprint`, `schur`, `stacks`
-    and `summary`; the summary is the primary stream's row of `stacks`.
+    folders: moments folders of all shards, each with a folder for each of forward_dtypes, the first of which with a stream's embedding is
+    the reference of its row in `stacks`. outputs: paths for `fingerprint`, `schur`, `stacks` and `summary`; the summary is the primary
+    stream's row of `stacks`. Raises InputError for a folder or a site that is missing.
     """
     identity = read_identity(manifest)
-    dtypes = sorted(path.parent.name for path in Path(folders[0]).glob("*/norms.parquet"))
-    measurements = [read_measurement([Path(folder) / dtype for folder in folders]) for dtype in dtypes]
+    measurements = [read_measurement([Path(folder) / dtype for folder in folders]) for dtype in forward_dtypes]
     fingerprint, schur, stacks = measure(measurements, identity, force_cov32)
-    provenance = _provenance(Path(folders[0]) / dtypes[0])
+    provenance = _provenance(Path(folders[0]) / forward_dtypes[0])
     rows = {"fingerprint": fingerprint, "schur": schur, "stacks": stacks, "summary": [row for row in stacks if row["primary"]]}
     for kind, path in outputs.items():
         tables.write(path, kind, rows[kind], provenance)

@@ -42,19 +42,19 @@ def spectrum_columns(site: str, moments: Moments, forward_dtype: str, norm: Norm
     Active directions lie above both floors: the accumulator's and the forward's (raw sigma_max times machine epsilon). sigma_min is
     recorded as computed; sigma_active_min is null when nothing is active. Raises InputError when the activations are constant.
     """
-    sigma = moments.singular_values(centred=True)
+    spectrum, raw_spectrum = moments.spectrum(centred=True), moments.spectrum(centred=False)
+    sigma, raw_sigma = spectrum.values, raw_spectrum.values
     if sigma[-1] == 0:
         raise InputError(
             f"site {site}: the activations do not vary over the calibration, so there is no spectrum; check the weights before it"
         )
-    raw_sigma = moments.singular_values(centred=False)
     forward_floor = float(raw_sigma[-1]) * ROUNDOFF[forward_dtype]
     centred = _one_protocol(moments, sigma, forward_floor)
     raw = _one_protocol(moments, raw_sigma, forward_floor)
     floor = max(forward_floor, moments.accumulator_floor(float(sigma[-1])))
     null_dimension = int((sigma <= floor).sum())
-    bottom = moments.bottom_directions(max(null_dimension, 1), centred=True)
-    null, raw_bottom = bottom[:, :null_dimension], moments.bottom_directions(1, centred=False)
+    bottom, raw_bottom = spectrum.bottom(max(null_dimension, 1)), raw_spectrum.bottom(1)
+    null = bottom[:, :null_dimension]
     ones = np.full((moments.d, 1), 1 / np.sqrt(moments.d))
     columns = {
         **centred,

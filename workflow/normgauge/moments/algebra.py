@@ -36,6 +36,31 @@ def _thread_pools() -> ThreadpoolController:
 
 
 @dataclass(frozen=True)
+class Spectrum:
+    """Singular values of a sample matrix, and its bottom directions when asked for: few of a scatter's cost less than all.
+
+    values: (d,), ascending, not divided by sqrt(n).
+    order: coordinate of each row of `scatter` or `vectors`, of which one is given.
+    """
+
+    values: np.ndarray
+    order: np.ndarray
+    scatter: np.ndarray | None = None
+    vectors: np.ndarray | None = None
+
+    def bottom(self, count: int) -> np.ndarray:
+        """(d, count) orthonormal right singular vectors of the `count` >= 1 smallest singular values, ascending."""
+        if self.vectors is not None:
+            ordered = self.vectors[:, :count]
+        else:
+            with one_thread():
+                _, ordered = eigh(self.scatter, subset_by_index=[0, count - 1])
+        directions = np.empty_like(ordered)
+        directions[self.order] = ordered
+        return directions
+
+
+@dataclass(frozen=True)
 class Moments:
     """First and second moments of n samples in d coordinates.
 
@@ -73,28 +98,17 @@ class Moments:
             raise ValueError(f"{self.method} holds a scatter matrix, not a triangular factor")
         return self.matrix if centred else _triangle(self.matrix, np.sqrt(self.n) * self.mean[None])
 
-    def singular_values(self, centred: bool = True) -> np.ndarray:
-        """(d,) singular values of the sample matrix, ascending, not divided by sqrt(n).
+    def spectrum(self, centred: bool = True) -> Spectrum:
+        """Singular values and right singular vectors of the sample matrix.
 
         `cov*`: square roots of the scatter's eigenvalues (negative ones, which are rounding, read 0); `tsqr64`: SVD of the factor.
         """
-        matrix, _ = self._largest_first(centred)
-        with one_thread():
-            if self.method == "tsqr64":
-                return torch.linalg.svdvals(torch.from_numpy(matrix)).flip(0).numpy()
-            return np.sqrt(np.maximum(_eigenvalues(matrix), 0.0))
-
-    def bottom_directions(self, count: int, centred: bool = True) -> np.ndarray:
-        """(d, count) orthonormal right singular vectors of the sample matrix, of its `count` >= 1 smallest singular values, ascending."""
         matrix, order = self._largest_first(centred)
         with one_thread():
             if self.method == "tsqr64":
-                ordered = torch.linalg.svd(torch.from_numpy(matrix)).Vh.flip(0)[:count].T.numpy()
-            else:
-                _, ordered = eigh(matrix, subset_by_index=[0, count - 1])
-        directions = np.empty_like(ordered)
-        directions[order] = ordered
-        return directions
+                _, sigma, rows = torch.linalg.svd(torch.from_numpy(matrix))
+                return Spectrum(sigma.flip(0).numpy(), order, vectors=rows.flip(0).T.numpy())
+            return Spectrum(np.sqrt(np.maximum(_eigenvalues(matrix), 0.0)), order, scatter=matrix)
 
     def gram_eigenvalues(self) -> np.ndarray:
         """Eigenvalues (ascending) of A = X^T X / n, uncentred, signs kept: a negative one is rounding and is not hidden."""
@@ -136,8 +150,8 @@ class Moments:
 
 
 def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
-    """All eigenvalues of a symmetric matrix, ascending, without vectors: with vectors LAPACK may divide and conquer, which drops
-    couplings below eps of the largest value; without, it keeps them."""
+    """All eigenvalues of a symmetric matrix, ascending, by the route without vectors: LAPACK's routes with vectors (divide and conquer, and
+    relatively robust representations) lost small values beside large ones."""
     return eigh(matrix, eigvals_only=True, driver="evr")
 
 

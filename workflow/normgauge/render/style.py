@@ -90,28 +90,32 @@ class Ruler:
 
         Mathematics is never broken.
         """
-        space = self._advance(" ", size, weight, slant)
-        lines, filled = [""], 0.0
+        lines = [""]
         for word in text.split(" "):
-            advance = self._advance(word, size, weight, slant)
-            if lines[-1] and filled + space + advance <= limit:
-                lines[-1], filled = f"{lines[-1]} {word}", filled + space + advance
+            candidate = f"{lines[-1]} {word}" if lines[-1] else word
+            if self._fits(candidate, limit, size, weight, slant):
+                lines[-1] = candidate
                 continue
             if lines[-1]:
                 lines.append("")
-            if advance <= limit:
-                lines[-1], filled = word, advance
-                continue
             for piece in _pieces(word):
                 for part in [piece] if self.width(piece, size, weight, slant) <= limit else _atoms(piece):
                     if lines[-1] and self.width(lines[-1] + part, size, weight, slant) > limit:
                         lines.append("")
                     lines[-1] += part
-            filled = self._advance(lines[-1], size, weight, slant)
         return lines
 
+    def _fits(self, line: str, limit: float, size: float, weight: str, slant: str) -> bool:
+        """Whether a line is no wider than `limit`. Measuring is slow: a sum of widths decides where it is clear."""
+        words = line.split(" ")
+        space = self._advance(" ", size, weight, slant)
+        estimate = sum(self._advance(word, size, weight, slant) + space for word in words) - space
+        if abs(estimate - limit) > 2 + 0.05 * limit:
+            return estimate < limit
+        return self.width(line, size, weight, slant) <= limit
+
     def _advance(self, text: str, size: float, weight: str, slant: str) -> float:
-        """What `text` adds to the width of a line, points: kept, and added up by `wrap`, since measuring growing lines is slow."""
+        """What `text` adds to the width of a line, points; kept."""
         key = (text, size, weight, slant)
         if key not in self._advances:
             self._advances[key] = self.width(f"n{text}n", size, weight, slant) - self.width("nn", size, weight, slant)
