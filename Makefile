@@ -18,7 +18,7 @@ smoke: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) -- smoke
 
 test: .venv/ready
-	THP_MEM_ALLOC_ENABLE=1 OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	THP_MEM_ALLOC_ENABLE=1 OMP_WAIT_POLICY=PASSIVE OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 docs: .venv/ready
 	PYTHONPATH=workflow $(BIN)/python -m normgauge.schemas > docs/data.md
