@@ -150,8 +150,8 @@ class Moments:
 
 
 def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
-    """All eigenvalues of a symmetric matrix, ascending, by the route without vectors: LAPACK's routes with vectors (divide and conquer, and
-    relatively robust representations) lost small values beside large ones."""
+    """All eigenvalues of a symmetric matrix, ascending, by the route without vectors: of those with vectors, divide and conquer lost small
+    values beside large ones, and relatively robust representations put an exact kernel above its floor."""
     return eigh(matrix, eigvals_only=True, driver="evr")
 
 
