@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import os
 
 import pytest
 from safetensors import SafetensorError
@@ -56,6 +57,18 @@ def test_sha256_of_known_bytes(tmp_path):
 
 def test_error_messages_are_one_line():
     assert str(InputError("two\n   lines")) == "two lines"
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path, monkeypatch, folder):
+    with atomic_path(tmp_path / "out") as left:
+        left.write_text("first")
+    left.mkdir() if folder else left.write_text("half")
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # the next writer is another process
+    with atomic_path(tmp_path / "out") as temporary:
+        assert not left.exists()
+        temporary.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.fixture

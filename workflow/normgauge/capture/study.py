@@ -97,7 +97,7 @@ def capture_checkpoint(
         raise InputError(f"capture.shards {shards}: more than the {sequences} sequences of the calibration, so a shard is empty; lower it")
     checkpoint = open_checkpoint(Path(folder), config_overrides)
     anatomy = describe(checkpoint.config)
-    chosen = {forward_dtype: select_sites(anatomy, groups, schur_taps) for forward_dtype, groups in forward_dtypes.items()}
+    sites_by_dtype = {forward_dtype: select_sites(anatomy, groups, schur_taps) for forward_dtype, groups in forward_dtypes.items()}
 
     def source() -> Iterable[Batch]:
         return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
@@ -119,13 +119,13 @@ def capture_checkpoint(
 
     def capture_in(forward_dtype: str, folder: Path) -> None:
         """A function, so that the model and its moments are gone before the next dtype's are made."""
-        label, sites = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}", chosen[forward_dtype]
+        label, sites = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}", sites_by_dtype[forward_dtype]
         model = build_model(checkpoint, forward_dtype)
         moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
         _write_folder(folder, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
 
     with atomic_path(destination) as temporary:
-        for forward_dtype in chosen:
+        for forward_dtype in sites_by_dtype:
             capture_in(forward_dtype, temporary / forward_dtype)
 
 

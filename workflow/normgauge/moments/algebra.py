@@ -39,8 +39,9 @@ def _thread_pools() -> ThreadpoolController:
 class Spectrum:
     """Singular values of a sample matrix, and its bottom directions when asked for: few of a scatter's cost less than all.
 
-    values: (d,), ascending, not divided by sqrt(n).
-    order: coordinate of each row of `scatter` or `vectors`, of which one is given.
+    values: (d,) float64, ascending, not divided by sqrt(n). Units: activation.
+    order: (d,) int, the coordinate that each row of `scatter` or `vectors` stands for; one of these two is given.
+    scatter: (d, d), rows and columns in that order. vectors: (d, d), columns ascending with `values`.
     """
 
     values: np.ndarray
