@@ -15,8 +15,8 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
-def interleaved(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each candidate over `repeats` rounds; every round runs each candidate once, after one warm-up round."""
+def rounds(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each candidate in each of `repeats` rounds; every round runs each candidate once, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for round_number in range(repeats + 1):
         for name, run in candidates.items():
@@ -24,7 +24,12 @@ def interleaved(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> di
             run()
             if round_number:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
+
+
+def interleaved(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median seconds of each candidate over `rounds`."""
+    return {name: statistics.median(values) for name, values in rounds(candidates, repeats).items()}
 
 
 def peak_memory_mb() -> float:

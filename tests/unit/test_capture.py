@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from normgauge.anatomy.structure import Norm, NormKind, Site
 from normgauge.calibration.batches import Batch
+from normgauge.capture import study
 from normgauge.capture.hooks import capture
 from normgauge.capture.norms import effective_gain
 from normgauge.capture.study import capture_checkpoint, capture_model, moments_file, select_sites
+from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
 from normgauge.fingerprint.files import read_measurement
 from normgauge.moments import merge
@@ -199,8 +202,9 @@ def capture_shard(tmp_path, folder, manifest, shard, shards):
     )
 
 
-def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
-    """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a quarter of the calibration."""
+@pytest.fixture
+def tiny_gpt2(tmp_path):
+    """A folder with a checkpoint and a calibration of 8 sequences."""
     from transformers import GPT2Config, GPT2Model
 
     from normgauge.calibration.prepare import prepare
@@ -209,6 +213,27 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tmp_path):
     GPT2Model(config).save_pretrained(tmp_path / "checkpoint")
     entry = {"modality": "text", "calibration": "random-tokens"}
     prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
+    return tmp_path
+
+
+def test_one_model_is_in_memory_at_a_time(tiny_gpt2, monkeypatch):
+    """Of one float64 and one float32 model, the first is gone when the second is built: their sum would be half again the memory."""
+    built = []
+
+    def build(checkpoint, forward_dtype):
+        assert not any(model() for model in built)
+        model = build_model(checkpoint, forward_dtype)
+        built.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(study, "build_model", build)
+    capture_shard(tiny_gpt2, tiny_gpt2 / "checkpoint", {"weights_sha256": "0", "precision": "full"}, 0, 1)
+    assert len(built) == 2
+
+
+def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tiny_gpt2):
+    """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a quarter of the calibration."""
+    tmp_path = tiny_gpt2
     for shard in range(4):
         capture_shard(tmp_path, tmp_path / "checkpoint", {"weights_sha256": "0", "precision": "full"}, shard, 4)
     for forward_dtype, sites in (("float64", 3), ("float32", 2)):
