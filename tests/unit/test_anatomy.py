@@ -18,6 +18,7 @@ from transformers.activations import ACT2FN
 
 from normgauge.anatomy import FAMILIES, describe
 from normgauge.anatomy.structure import Anatomy, Axis, NormKind, Placement, Positions, Role, SpaceKind
+from normgauge.checkpoints.architectures import new_model
 from normgauge.errors import InputError
 from unit.tiny_sceptr import VARIANTS, TinySceptr
 
@@ -89,6 +90,7 @@ CASES = {
     "whisper": ("WhisperConfig", WHISPER, "Whisper", ("Model", "ForConditionalGeneration")),
     "t5": ("T5Config", T5, "T5", ("Model", "ForConditionalGeneration", "EncoderModel")),
     "t5-gated": ("T5Config", T5 | {"feed_forward_proj": "gated-gelu"}, "T5", ("ForConditionalGeneration",)),
+    "t5-untied": ("T5Config", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "T5", ("ForConditionalGeneration",)),
     "llama": ("LlamaConfig", GATED, "Llama", CAUSAL),
     "llama-biased": (
         "LlamaConfig",
@@ -122,7 +124,7 @@ def make_model(case: str, architecture: str, anatomy: Anatomy, dtype: torch.dtyp
     """The real class with random parameters, none of them at a value (0 or 1) that could hide a mistake."""
     torch.manual_seed(1)
     config = make_config(case, architecture)
-    model = TinySceptr(config) if case in SCEPTR else getattr(transformers, architecture)(config)
+    model = TinySceptr(config) if case in SCEPTR else new_model(config, torch.float32)
     offsets = {norm.gain: norm.gain_offset for norm in anatomy.norms}
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from normgauge.anatomy import FAMILIES, describe
 from normgauge.checkpoints import building
 from normgauge.checkpoints.architectures.sceptr import Sceptr, _relative_position
-from normgauge.checkpoints.building import build_model, reinitialise
+from normgauge.checkpoints.building import build_model, check_checkpoint, reinitialise
 from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.checkpoints.sceptr_config import EMBEDDERS, SceptrConfig
@@ -160,6 +160,47 @@ def test_untied_readout_is_its_own_tensor(tmp_path):
     model = build_model(open_checkpoint(tmp_path), "float32")
     assert model.lm_head.weight is not model.model.embed_tokens.weight
     assert torch.equal(model.lm_head.weight, original.lm_head.weight)
+
+
+def test_the_readout_of_t5_1_1_is_its_own_tensor(tmp_path):
+    """Its config says tie_word_embeddings: false, which transformers forces back to true, and its files hold both tensors."""
+    changes = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    original = random_model("t5", **changes)
+    readout = original.lm_head.weight.detach() + 1
+    original.lm_head.weight = torch.nn.Parameter(readout)
+    original.save_pretrained(tmp_path)  # stores one of the two, which it takes for tied
+    save_file({**load_file(tmp_path / "model.safetensors"), "lm_head.weight": readout}, tmp_path / "model.safetensors")
+    stored = json.loads((tmp_path / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    checkpoint = open_checkpoint(tmp_path)
+    check_checkpoint(checkpoint)
+    model = build_model(checkpoint, "float32")
+    reference = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert torch.equal(model.lm_head.weight, readout)
+    assert not torch.equal(model.lm_head.weight, model.shared.weight)
+    assert model.decoder.embed_tokens.weight is model.shared.weight
+    assert torch.equal(first_output(model, "t5", torch.float32), first_output(reference, "t5", torch.float32))
+    assert not describe(checkpoint.config).tensor("lm_head.weight").alias_of
+    twin = reinitialise(checkpoint, 42, "float32")
+    assert twin.lm_head.weight.shape == readout.shape
+    tensors = load_file(tmp_path / "model.safetensors")
+    for absent, other in (("lm_head.weight", "shared.weight"), ("shared.weight", "lm_head.weight")):
+        save_file({name: tensor for name, tensor in tensors.items() if name != absent}, tmp_path / "model.safetensors")
+        copied = open_checkpoint(tmp_path)
+        assert torch.equal(copied.tensors[absent], tensors[other])
+        assert torch.equal(build_model(copied, "float32").state_dict()[absent], tensors[other])
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        *(("gpt2", "n_layer"), ("qwen2", "num_hidden_layers"), ("t5", "num_layers"), ("whisper", "encoder_layers")),
+        ("albert", "inner_group_num"),
+    ],
+)
+def test_an_impossible_number_of_blocks_is_refused_before_they_are_made(family, key):
+    for number in (10**9, 10**400, 1e300):
+        refused(lambda number=number: config_of(family, **{key: number}), key, "blocks; correct it")
 
 
 # float64

@@ -1,5 +1,6 @@
 """Corpora, prepared calibration inputs and batches: known answers, determinism, and one clear line for every bad input."""
 
+import copy
 import dataclasses
 import hashlib
 import io
@@ -400,6 +401,34 @@ def test_pictures_come_whole_then_as_seeded_crops(tmp_path, config, model, posit
     assert pixels.shape == (len(rows), 3, config.image_size, config.image_size)
     assert pixels.dtype == torch.float32
     assert model(config)(**batch.inputs).last_hidden_state.shape[1] == positions
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("{", "cannot be used as the settings of an image processor"),
+        ('{"image_mean": [0.5]}', "cannot be applied to a picture"),
+        ('{"size": {"height": 48, "width": 48}}', "makes pictures of 48 x 48, the model takes 32 x 32"),
+    ],
+)
+def test_image_processors_that_do_not_suit_the_model(tmp_path, settings, words):
+    (tmp_path / "preprocessor_config.json").write_text(settings)
+    images = pictures(tmp_path / "images.parquet")
+    with pytest.raises(InputError, match=rf"preprocessor_config\.json: {words}") as caught:
+        prepare({"modality": "image", "calibration": "images"}, tmp_path, images, tmp_path / "c.parquet", config=VIT, **SMALL)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "c.parquet").exists()
+
+
+def test_pictures_are_square(tmp_path):
+    config = copy.deepcopy(VIT)
+    config.image_size, config.patch_size = [32, 32], [8, 8]
+    prepare(
+        {"modality": "image", "calibration": "random-noise"}, tmp_path, None, tmp_path / "c.parquet", config=config, sequences=1, length=17
+    )
+    config.patch_size = [4, 8]
+    with pytest.raises(InputError, match=r"patch_size is \[4, 8\]; calibration makes square pictures only"):
+        prepare({"modality": "image", "calibration": "random-noise"}, tmp_path, None, tmp_path / "d.parquet", config=config)
 
 
 def test_image_noise_is_gaussian(tmp_path):

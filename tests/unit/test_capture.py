@@ -231,6 +231,13 @@ def test_one_model_is_in_memory_at_a_time(tiny_gpt2, monkeypatch):
     assert len(built) == 2
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_torch_does_not_see_is_refused():
+    with pytest.raises(InputError, match="this torch sees no GPU"):
+        study.forward_device(1)
+    assert study.forward_device(0) == torch.device("cpu")
+
+
 def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tiny_gpt2):
     """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a quarter of the calibration."""
     tmp_path = tiny_gpt2

@@ -296,7 +296,8 @@ class _logits_only(torch.nn.Module):  # noqa: N801
         ("gemma2", "Gemma2ForCausalLM", "sandwich"),
         ("llama", "LlamaModel", "take the class with its head"),
         ("gpt2", "GPT2LMHeadModel", "untie the checkpoint first"),
-        ("t5", "T5ForConditionalGeneration", "untie the checkpoint first"),
+        ("t5", "T5ForConditionalGeneration", "share one residual space"),
+        ("t5-untied", "T5ForConditionalGeneration", "share one residual space"),
         ("dinov2", "Dinov2ForImageClassification", "take the class with its head"),
     ],
 )

@@ -87,6 +87,29 @@ def test_fetches_every_shard_and_the_index(hub, folder):
     assert f"the shard {shards[1]} is missing" in refused(folder.with_name("again"))
 
 
+def test_a_refused_configuration_costs_no_weights(hub, folder):
+    """Nothing but the listing and config.json is asked for; a later run, with the table corrected, does not fetch that again."""
+
+    def refuse(keys):
+        raise InputError(f"model_type {keys['model_type']} is unknown")
+
+    with pytest.raises(InputError, match="model_type gpt2 is unknown"):
+        fetch_repository(SOURCE, COMMIT, folder, refuse)
+    assert not folder.exists()
+    assert {path.rpartition("/")[2].partition("?")[0] for _, path, _ in hub.requests} == {COMMIT, "config.json"}
+    fetch_repository(SOURCE, COMMIT, folder, lambda keys: None)
+    assert len(hub.ranges("config.json")) == 1
+    assert len(hub.ranges("model.safetensors")) == 1
+
+
+def test_a_file_beyond_what_the_downloader_takes(hub, folder, monkeypatch):
+    def http_get(*_, **__):
+        raise ValueError("The file is too large to be downloaded")
+
+    monkeypatch.setattr(hub_module, "http_get", http_get)
+    assert "file config.json: The file is too large to be downloaded; use a sharded checkpoint" in refused(folder)
+
+
 def test_replaces_an_older_folder_only_on_success(hub, folder):
     folder.mkdir(parents=True)
     folder.joinpath("old").touch()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from normgauge.capture.checkpoint import check_configuration
 from normgauge.checkpoints import local
 from normgauge.checkpoints.acquire import acquire
 from normgauge.checkpoints.local import initialise, link_folder
@@ -163,6 +165,13 @@ def test_without_architectures_the_base_model_is_built_and_recorded(tmp_path):
     assert "wte.weight" in load_file(out / "model.safetensors")
 
 
+def test_the_readout_of_t5_1_1_is_stored_apart(tmp_path):
+    keys = {"model_type": "t5", "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 11}
+    keys |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "architectures": ["T5ForConditionalGeneration"]}
+    tensors = load_file(random_init(tmp_path, keys) / "model.safetensors")
+    assert torch.equal(tensors["lm_head.weight"], tensors["shared.weight"])
+
+
 def test_half_precision_configurations_are_still_initialised_in_float32(tmp_path):
     out = random_init(tmp_path, {**GPT2, "dtype": "bfloat16"})
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.float32}
@@ -192,6 +201,38 @@ def test_a_bad_configuration_is_named(tmp_path, text, message):
         initialise(tmp_path / "file.json", 42, tmp_path / "out")
     assert "file.json" in str(caught.value)
     assert names(tmp_path) == {"file.json"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "modality", "words"),
+    [
+        ({"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 0}, "text", "(cannot be built from it|refuses these settings)"),
+        ({"model_type": "mixtral"}, "text", "model_type 'mixtral' is unknown; known families"),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "text", "BertLMHeadModel"),
+        (GPT2, "image", "modality image: a gpt2 model takes"),
+        ({"model_type": "vit", "image_size": [8, 12]}, "image", "image_size is .8, 12.; calibration makes square pictures only"),
+    ],
+)
+@pytest.mark.parametrize("source", ["path", "random_init"])
+def test_a_configuration_that_the_pipeline_cannot_use_costs_no_weights(tmp_path, monkeypatch, source, keys, modality, words):
+    """Nothing is linked or initialised."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    folder.joinpath("config.json").write_text(json.dumps(keys))
+    folder.joinpath("model.safetensors").touch()
+    given = {"path": "mine"} if source == "path" else {"random_init": {"config": "mine/config.json", "seed": 42}}
+    entry = {"source": given, "modality": modality, "calibration": "images" if modality == "image" else "kjv"}
+    monkeypatch.setattr("normgauge.provenance.os.replace", lambda *paths: pytest.fail("something was written"))
+    with pytest.raises(InputError, match=words):
+        acquire(
+            "mine",
+            "local" if source == "path" else "seed42",
+            entry,
+            tmp_path / "out",
+            directory=tmp_path,
+            check=partial(check_configuration, entry),
+        )
+    assert names(tmp_path) == {"mine"}
 
 
 def test_a_missing_configuration_is_named(tmp_path):

@@ -92,6 +92,7 @@ def test_says_what_the_checkpoint_is(manifest):
         "provenance": "user supplied",
         "objective": "causal LM",
         "modality": "text",
+        "calibration": "kjv",
     }
 
 

@@ -149,7 +149,16 @@ def test_two_members_for_one_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["toy/model/../../../escaped", "/toy/model/absolute", "toy/model/..\\escaped", "C:toy/model/x", "../toy/model/x"]
+    "name",
+    [
+        "toy/model/../../../escaped",
+        "/toy/model/absolute",
+        "toy/model/..\\escaped",
+        "C:toy/model/x",
+        "../toy/model/x",
+        "toy/model//tmp/escaped",
+        "toy/./model/x",
+    ],
 )
 def test_names_that_leave_the_folder(tmp_path, name):
     wheel = make_wheel(tmp_path, {**FILES, name: b"escaped"})

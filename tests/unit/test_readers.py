@@ -59,7 +59,7 @@ MALFORMED_SAFETENSORS = {
     "unknown dtype": (safetensors_bytes({"a": entry(dtype="F31")}, bytes(8)), "dtype F31"),
     "eight-bit float": (safetensors_bytes({"a": entry(dtype="F8_E4M3", offsets=(0, 2))}, bytes(2)), "tensor a has dtype F8_E4M3"),
     "negative dimension": (safetensors_bytes({"a": entry(shape=(-2,))}, bytes(8)), "shape [-2]"),
-    "boolean dimension": (safetensors_bytes({"a": entry(shape=(True,), offsets=(0, 4))}, bytes(4)), "shape [True]"),
+    "boolean dimension": (safetensors_bytes({"a": entry(shape=(True,), offsets=(0, 4))}, bytes(4)), "shape [true]"),
     "negative offset": (safetensors_bytes({"a": entry(offsets=(-8, 0))}, bytes(8)), "data_offsets [-8, 0]"),
     "reversed offsets": (safetensors_bytes({"a": entry(offsets=(8, 0))}, bytes(8)), "data_offsets [8, 0]"),
     "size is not shape x dtype": (safetensors_bytes({"a": entry(shape=(3,))}, bytes(8)), "spans 8 bytes"),
@@ -69,7 +69,10 @@ MALFORMED_SAFETENSORS = {
     "truncated payload": (safetensors_bytes({"a": entry()}, bytes(7)), "payload of 7 bytes"),
     "dtype that is a list": (safetensors_bytes({"a": entry(dtype=["F32"])}, bytes(8)), "dtype ['F32']"),
     "metadata that are no text": (safetensors_bytes({"__metadata__": {"a": 5}, "a": entry()}, bytes(8)), "safetensors library refuses"),
-    "dimension beyond 64 bits": (safetensors_bytes({"a": entry(shape=(0, 1 << 70), offsets=(0, 0))}, b""), "safetensors library refuses"),
+    "dimension beyond 64 bits": (safetensors_bytes({"a": entry(shape=(0, 1 << 70), offsets=(0, 0))}, b""), "below 2^63"),
+    "dimension of 4000 digits": (safetensors_bytes({"a": entry(shape=(10**4000, 10**4000))}, bytes(8)), "below 2^63"),
+    "number of 5000 digits": (safetensors_bytes(b'{"a": ' + b"9" * 5000 + b"}", b""), "not valid JSON"),
+    "a hundred dimensions": (safetensors_bytes({"a": entry(shape=(1,) * 100, offsets=(0, 4))}, bytes(4)), "at most 64"),
     "bytes after the payload": (safetensors_bytes({"a": entry()}, bytes(9)), "payload of 9 bytes"),
 }
 
@@ -103,6 +106,7 @@ def test_sharded_safetensors(tmp_path):
         ({"a.weight": "one.safetensors", "b.bias": "one.safetensors"}, ("one.safetensors", "tensor b.bias missing")),
         ({"c": "one.safetensors", "b.bias": "two.safetensors", "a.weight": "one.safetensors"}, ("tensor c missing",)),
         ({"a.weight": "one.safetensors", "b.bias": "../two.safetensors"}, ("plain file name",)),
+        ({"a.weight": ""}, ("plain file name",)),
         ({"a.weight": 3}, ("weight_map",)),
         ([], ("weight_map",)),
     ],
@@ -111,6 +115,12 @@ def test_shards_that_disagree_with_their_index(tmp_path, weight_map, words):
     write_shards(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     refused(lambda: safetensors_reader.read(tmp_path), *words)
+
+
+def test_an_index_with_a_number_of_5000_digits(tmp_path):
+    write_shards(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": ' + "9" * 5000 + "}")
+    refused(lambda: safetensors_reader.read(tmp_path), "model.safetensors.index.json", "not valid JSON")
 
 
 def test_a_shard_with_an_unlisted_tensor(tmp_path):
@@ -323,6 +333,10 @@ MALFORMED_GGUF = {
     "dimension": (
         lambda content: patched(content, entry_position(content, "token_embd.weight") + 4, "Q", 1 << 50),
         "tensor output_norm.weight at offset",
+    ),
+    "no rows": (
+        lambda content: patched(content, entry_position(content, "token_embd.weight") + 12, "Q", 0),
+        "tensor token_embd.weight has shape [0, 64], so it holds nothing",
     ),
     "type": (
         lambda content: patched(content, entry_position(content, "token_embd.weight") + 20, "I", 999),

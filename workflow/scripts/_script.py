@@ -46,6 +46,7 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
     os.environ.update(
         OMP_NUM_THREADS=str(job.threads),
         OPENBLAS_NUM_THREADS=str(job.threads),
+        CUBLAS_WORKSPACE_CONFIG=":4096:8",  # what torch's deterministic kernels ask of a GPU
         THP_MEM_ALLOC_ENABLE="1",  # torch asks for huge pages: clearing small ones was a fifth of the time of a float64 pass
         HF_HUB_OFFLINE=str(int(not online)),
         HF_HUB_DISABLE_TELEMETRY="1",

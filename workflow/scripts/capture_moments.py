@@ -24,4 +24,5 @@ with reporting(snakemake):
         shard=int(wildcards.shard),
         shards=int(wildcards.shards),
         batch_size=params.batch_size,
+        gpus=snakemake.resources.gpu,
     )

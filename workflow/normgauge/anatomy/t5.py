@@ -1,6 +1,6 @@
 """T5 (1.0 and 1.1): RMSNorm encoder and decoder with relative attention biases, plain or gated feed-forward.
 
-Both stacks embed with one table and the readout is tied to it, so both residual streams are one space.
+Both stacks embed with one table, so both residual streams are one space. In 1.0 the readout is tied to it and reads a scaled input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def describe(config: Any) -> Anatomy:
         memory = (residual, terminal)
     if readout:
         scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
-        builder.head("lm_head", residual, terminal, vocabulary, bias=False, aliases=(EMBEDDING, None), input_scale=scale)
+        alias = EMBEDDING if config.scale_decoder_outputs else None
+        builder.head("lm_head", residual, terminal, vocabulary, bias=False, aliases=(alias, None), input_scale=scale)
     return builder.finish()
 
 

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from normgauge.calibration.corpora import digest_lines
-from normgauge.calibration.inputs import SAMPLING_RATE, content_sha256, image_processor, noise_pixels, noise_waveform, picture
+from normgauge.calibration.inputs import (
+    SAMPLING_RATE,
+    content_sha256,
+    image_processor,
+    noise_pixels,
+    noise_waveform,
+    picture,
+    pixel_values,
+)
 from normgauge.calibration.interfaces import Interface, interface_of
 from normgauge.errors import InputError
 from normgauge.schemas.inputs import tables
@@ -121,7 +129,7 @@ def _images(folder: str | os.PathLike[str], config: Any) -> Callable[[Rows], Bat
     def pixels(row: dict[str, Any]) -> np.ndarray:
         if row["kind"] == "image-noise":
             return noise_pixels(row["seed"], row["columns"], config.num_channels)
-        return np.asarray(processor(picture(row["payload"], row["seed"]), return_tensors="np")["pixel_values"][0], dtype=np.float32)
+        return pixel_values(processor, picture(row["payload"], row["seed"]), config)
 
     return lambda rows: Batch({"pixel_values": torch.from_numpy(np.stack([pixels(row) for row in rows]))}, {"encoder": None})
 

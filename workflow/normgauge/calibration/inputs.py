@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from normgauge.errors import InputError
+
 SAMPLING_RATE = 16_000  # samples per second
 SECONDS = 30  # the length that Whisper's encoder takes
 
@@ -56,14 +58,48 @@ def content_sha256(row: Mapping[str, Any], channels: int = 3) -> str:
     return digest.hexdigest()
 
 
+def pixel_values(processor: Any, image: Image.Image, config: Any) -> np.ndarray:
+    """What the model sees of a picture: float32 (channels, height, width).
+
+    Raises InputError when the processor's settings cannot be applied, or make another size than a ViT takes (DINOv2 interpolates).
+    """
+    try:
+        pixels = np.asarray(processor(image, return_tensors="np")["pixel_values"][0], dtype=np.float32)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError) as error:
+        raise InputError(f"preprocessor_config.json: cannot be applied to a picture ({error}); correct or remove it") from error
+    side = image_side(config)
+    if config.model_type == "vit" and pixels.shape[-2:] != (side, side):
+        made = " x ".join(map(str, pixels.shape[-2:]))
+        raise InputError(f"preprocessor_config.json: makes pictures of {made}, the model takes {side} x {side}; correct one of them")
+    return pixels
+
+
+def image_side(config: Any, key: str = "image_size") -> int:
+    """The side in pixels of a model's pictures, or of its patches; InputError when they are not square, as those made here are."""
+    sides = set(value) if isinstance(value := getattr(config, key), (list, tuple)) else {value}
+    if len(sides) != 1 or not isinstance(side := sides.pop(), int) or side < 1:
+        raise InputError(f"config.json: {key} is {value}; calibration makes square pictures only: expected one positive number")
+    return side
+
+
 def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
-    """transformers' PIL image processor of the model: the folder's preprocessor_config.json, else its defaults at config.image_size."""
+    """transformers' PIL image processor of the model: the folder's preprocessor_config.json, else its defaults at config.image_size.
+
+    Raises InputError when that file cannot be used.
+    """
     from transformers import BitImageProcessorPil, ViTImageProcessorPil
 
     kind = {"vit": ViTImageProcessorPil, "dinov2": BitImageProcessorPil}[config.model_type]
-    if (Path(folder) / "preprocessor_config.json").is_file():
-        return kind.from_pretrained(folder)
-    side = {"height": config.image_size, "width": config.image_size}
+    path = Path(folder) / "preprocessor_config.json"
+    if path.is_file():
+        try:
+            return kind.from_pretrained(folder)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InputError(
+                f"{path.name}: cannot be used as the settings of an image processor ({error}); restore or remove it"
+            ) from error
+    side = image_side(config)
+    square = {"height": side, "width": side}
     if kind is BitImageProcessorPil:
-        return kind(size={"shortest_edge": config.image_size}, crop_size=side)
-    return kind(size=side)
+        return kind(size={"shortest_edge": side}, crop_size=square)
+    return kind(size=square)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from normgauge.calibration.corpora import Content, corpus_named, digest_lines
-from normgauge.calibration.inputs import content_sha256, image_processor, picture
+from normgauge.calibration.inputs import content_sha256, image_processor, image_side, picture, pixel_values
 from normgauge.calibration.interfaces import MODALITIES, Interface, interface_of, maximum_length, special_ids, vocabulary_size
 from normgauge.calibration.tokenisation import choose_windows, find_tokenizer, load_tokenizer, token_stream
 from normgauge.errors import InputError
@@ -100,6 +100,9 @@ def check_interface(entry: Mapping[str, Any], config: Any) -> Interface:
         raise InputError(
             f"modality {modality}: a {config.model_type} model takes {interface}; set modality to {' or '.join(MODALITIES[interface])}"
         )
+    if interface is Interface.IMAGE:
+        for key in ("image_size", "patch_size"):
+            image_side(config, key)
     if content not in SUITABLE[interface]:
         raise InputError(f"calibration {name}: holds {content}, but a {config.model_type} model takes {interface}; choose another corpus")
     return interface
@@ -214,11 +217,11 @@ def _row_seeds(seed: int, count: int) -> list[int]:
 def _image_rows(documents: Rows, folder: str | os.PathLike[str], config: Any, positions: int, seed: int) -> Rows:
     """Every picture whole, then seeded square crops of the pictures in turn, until the patches and class tokens reach `positions`."""
     if not documents:
-        side = config.image_size
+        side = image_side(config)
         seeds = _row_seeds(seed, _images_needed(side, side, config, positions))
         return [_row("image-noise", "Gaussian pixels", columns=side, seed=row_seed) for row_seed in seeds]
     processor = image_processor(config, folder)
-    pixels = processor(picture(documents[0]["payload"], None), return_tensors="np")["pixel_values"]
+    pixels = pixel_values(processor, picture(documents[0]["payload"], None), config)
     seeds = _row_seeds(seed, _images_needed(pixels.shape[-2], pixels.shape[-1], config, positions))
     rows = []
     for number, row_seed in enumerate(seeds):
@@ -230,7 +233,8 @@ def _image_rows(documents: Rows, folder: str | os.PathLike[str], config: Any, po
 
 
 def _images_needed(height: int, width: int, config: Any, positions: int) -> int:
-    return math.ceil(positions / ((height // config.patch_size) * (width // config.patch_size) + 1))
+    patch = image_side(config, "patch_size")
+    return math.ceil(positions / ((height // patch) * (width // patch) + 1))
 
 
 def _receptor_rows(documents: Rows, folder: str | os.PathLike[str], positions: int, seed: int) -> Rows:

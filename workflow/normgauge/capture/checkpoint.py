@@ -6,12 +6,28 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from normgauge.anatomy import describe
 from normgauge.calibration.prepare import check_interface
 from normgauge.capture.norms import norm_rows
+from normgauge.checkpoints.architectures import empty_model
 from normgauge.checkpoints.building import check_checkpoint
+from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.manifest import build_manifest, write_manifest
 from normgauge.checkpoints.opening import open_checkpoint
+
+
+def check_configuration(entry: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Check the keys of a stored config.json, with the table entry's `config` laid over them, before its weights are there.
+
+    Raises InputError where the family, class or an option is unknown, its sizes do not make a model, or the calibration does not suit the
+    model's input.
+    """
+    config = parse_config({**stored, **(entry.get("config") or {})})
+    empty_model(config, torch.float32)  # refuses sizes that do not fit together, which `describe` takes for granted
+    describe(config)
+    check_interface(entry, config)
 
 
 def describe_checkpoint(

@@ -71,6 +71,19 @@ def _ill_conditioned(moments: Moments) -> bool:
     return bool(sigma[-1] > CONDITION_LIMIT * sigma[0])
 
 
+def forward_device(gpus: int) -> torch.device:
+    """Where forward passes run: the CPU, or the GPU of a job that was given one. Moments are accumulated on the CPU in any case.
+
+    Raises InputError when a GPU was given that torch does not see.
+    """
+    if not gpus:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError("resource gpu: 1, but this torch sees no GPU; install its CUDA build on that machine, or ask for none")
+    torch.backends.cudnn.allow_tf32 = False  # convolutions would round their inputs to 10 bits
+    return torch.device("cuda")
+
+
 def capture_checkpoint(
     *,
     model_id: str,
@@ -86,11 +99,12 @@ def capture_checkpoint(
     shard: int,
     shards: int,
     batch_size: int,
+    gpus: int = 0,
 ) -> None:
     """Run the checkpoint in `folder` over its calibration and write moments/{shard}-of-{shards}/.
 
     forward_dtypes: forward dtype -> site groups. Writes a folder for each dtype, with `norms.parquet` and one
-    `{site id with / as __}.parquet` per site, all or nothing.
+    `{site id with / as __}.parquet` per site, all or nothing. gpus: 1 to run the forward passes on a GPU.
     """
     sequences = count_sequences(calibration)
     if shards > sequences:
@@ -102,6 +116,7 @@ def capture_checkpoint(
     def source() -> Iterable[Batch]:
         return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
 
+    device = forward_device(gpus)
     own = sequences * (shard + 1) // shards - sequences * shard // shards
     steps = -(-own // batch_size)
     provenance = {
@@ -112,6 +127,7 @@ def capture_checkpoint(
         "accumulation_requested": accumulation,
         "batch_size": str(batch_size),
         "shard": f"{shard}/{shards}",
+        "forward_device": device.type,
         **{f"calibration_{key}": value for key, value in read_metadata(calibration).items()},
         **execution_environment(),
     }
@@ -120,7 +136,7 @@ def capture_checkpoint(
     def capture_in(forward_dtype: str, folder: Path) -> None:
         """A function, so that the model and its moments are gone before the next dtype's are made."""
         label, sites = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}", sites_by_dtype[forward_dtype]
-        model = build_model(checkpoint, forward_dtype)
+        model = build_model(checkpoint, forward_dtype).to(device)
         moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
         _write_folder(folder, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
 

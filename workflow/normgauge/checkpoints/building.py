@@ -73,7 +73,7 @@ def _assemble(config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: s
     values = {key: _cast(name, tensor, dtype, origin) for key, (name, tensor) in unique.items()}
     model.load_state_dict({name: values[id(tensor)] for name, tensor in complete.items()}, assign=True)
     if isinstance(model, PreTrainedModel):
-        model.tie_weights()
+        model.tie_weights(recompute_mapping=False)  # the mapping of `empty_model`, not the class's
         if dtype == torch.float64:
             exact_float64(model)
     return model.eval().requires_grad_(False)

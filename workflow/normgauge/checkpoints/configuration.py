@@ -18,6 +18,13 @@ from normgauge.checkpoints.readers import ctranslate2_reader, gguf_reader, safet
 from normgauge.checkpoints.sceptr_config import SceptrConfig
 from normgauge.errors import InputError
 
+# How the families' configs count blocks, and more blocks than any published transformer has: a corrupt count would fill the memory.
+BLOCK_COUNTS = (
+    *("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers"),
+    *("num_hidden_groups", "inner_group_num"),  # ALBERT
+)
+BLOCK_LIMIT = 2000
+
 READERS = (safetensors_reader, gguf_reader, ctranslate2_reader, torch_reader)  # in order of preference
 
 
@@ -47,12 +54,15 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
     Raises InputError for an unknown family, a quantised model, or values that the family's config refuses.
     """
     if isinstance(keys.get("model"), dict) and "token_embedder" in keys["model"]:
-        return SceptrConfig.from_stored(keys)
+        sceptr = SceptrConfig.from_stored(keys)
+        _check_blocks({"num_layers": sceptr.num_hidden_layers})
+        return sceptr
     family = keys.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES or family not in CONFIG_MAPPING:
         raise InputError(
             f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
         )
+    _check_blocks(keys)
     if keys.get("quantization_config"):
         raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
     try:
@@ -63,3 +73,9 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
         bare: Any = MODEL_MAPPING[type(config)]
         config.architectures = [bare.__name__]
     return config
+
+
+def _check_blocks(keys: Mapping[str, Any]) -> None:
+    for name in BLOCK_COUNTS:
+        if isinstance(keys.get(name), (int, float)) and keys[name] > BLOCK_LIMIT:
+            raise InputError(f"config.json: {name} is {str(keys[name])[:20]}, more than {BLOCK_LIMIT} blocks; correct it")

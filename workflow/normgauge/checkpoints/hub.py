@@ -21,7 +21,8 @@ from huggingface_hub.file_download import hf_hub_url, http_get
 from huggingface_hub.utils import build_hf_headers
 from tqdm import tqdm
 
-from normgauge.checkpoints.layout import check_free_space, checkpoint_files
+from normgauge.checkpoints.layout import CONFIG, ConfigCheck, check_free_space, checkpoint_files
+from normgauge.checkpoints.readers import read_json
 from normgauge.checkpoints.sources import HubSource, near
 from normgauge.errors import InputError
 from normgauge.progress import Progress
@@ -41,11 +42,12 @@ class RemoteFile:
     blob: str
 
 
-def fetch_repository(source: HubSource, revision: str, folder: str | os.PathLike[str]) -> None:
+def fetch_repository(source: HubSource, revision: str, folder: str | os.PathLike[str], check: ConfigCheck | None = None) -> None:
     """Download the checkpoint files of `source` at the commit `revision` into `folder`.
 
     The hub is the one of the environment (HF_ENDPOINT, HF_TOKEN). Files are collected beside `folder` under a name that
     holds the commit, so a killed download resumes where it stopped; `folder` appears only when every file is verified.
+    config.json comes first, and `check` may refuse its keys before the weights are fetched.
     Raises InputError when the repository, the commit or a file cannot be had, or does not match its hash.
     """
     final = Path(folder)
@@ -56,9 +58,11 @@ def fetch_repository(source: HubSource, revision: str, folder: str | os.PathLike
     _discard_others(collected, files)
     present = sum(path.stat().st_size for path in collected.iterdir())
     check_free_space(sum(file.size for file in files) - present, collected, source.repository)
-    for file in files:
+    for file in sorted(files, key=lambda file: file.name != CONFIG):
         _download(source.repository, revision, endpoint, file, collected / file.name)
         _verify(file, collected / file.name, dict(source.sha256).get(file.name), source.repository)
+        if check and file.name == CONFIG:
+            check(read_json(collected / CONFIG))
     with atomic_path(final) as temporary:
         os.rename(collected, temporary)
 
@@ -120,6 +124,8 @@ def _download(repository: str, revision: str, endpoint: str, file: RemoteFile, t
         if error.errno is not None:  # the disk, not the hub
             raise
         raise InputError(f"{where}: received {target.stat().st_size} of {file.size} bytes; rerun to resume") from error
+    except ValueError as error:  # a single file beyond what the downloader takes
+        raise InputError(f"{where}: {error}; use a sharded checkpoint") from error
 
 
 class _Bar(tqdm):

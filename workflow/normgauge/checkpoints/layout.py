@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from normgauge.errors import InputError
 
+CONFIG = "config.json"
+# Raises InputError for the keys of a config.json that the pipeline cannot use, so that nothing large is fetched, copied or made for them.
+ConfigCheck = Callable[[Mapping[str, Any]], None]
+
 # The configuration, and what turns text or pixels into the model's input. Never code.
 _ALONGSIDE = (
-    "config.json",
+    CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -34,7 +39,7 @@ def checkpoint_files(names: Iterable[str], where: str) -> tuple[str, ...]:
     `where` names the folder or repository in errors. Raises InputError without config.json, without weights, or with a shard missing.
     """
     present = set(names)
-    if "config.json" not in present:
+    if CONFIG not in present:
         raise InputError(f"{where}: no config.json there; expected a model in transformers' layout")
     return tuple(sorted({name for name in _ALONGSIDE if name in present} | set(_weights(present, where))))
 

@@ -8,21 +8,24 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from normgauge.checkpoints.layout import checkpoint_files
+from normgauge.checkpoints.layout import CONFIG, ConfigCheck, checkpoint_files
+from normgauge.checkpoints.readers import read_json
 from normgauge.checkpoints.sources import near
 from normgauge.errors import InputError
 from normgauge.provenance import atomic_path
 
 
-def link_folder(origin: Path, folder: Path) -> None:
+def link_folder(origin: Path, folder: Path, check: ConfigCheck | None = None) -> None:
     """Fill `folder` with the checkpoint files of `origin`, as hard links where the file system allows, else as copies.
 
     Symbolic links in `origin` (a hub cache is made of them) are followed, so the result stands on its own.
-    Raises InputError when `origin` is not a folder in transformers' layout.
+    Raises InputError when `origin` is not a folder in transformers' layout, or `check` refuses its config.json.
     """
     if not origin.is_dir():
         raise InputError(f"{origin}: no such folder; expected a model in transformers' layout")
     names = checkpoint_files((path.name for path in origin.iterdir() if path.is_file()), where=str(origin))
+    if check:
+        check(read_json(origin / CONFIG))
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         for name in names:
@@ -36,24 +39,32 @@ def _link(origin: Path, target: Path) -> None:
         shutil.copyfile(origin, target)
 
 
-def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = False) -> None:
+def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = False, check: ConfigCheck | None = None) -> None:
     """Write config.json and model.safetensors (float32) of the class that `config_path` describes, initialised from `seed`.
 
     The class is `architectures[0]`; where the file names none, it is the base model of the `model_type`, and the written
     config.json says so. The weights are those of transformers' own initialisation after `torch.manual_seed(seed)`: the
     same seed gives the same bytes. `draw_vectors` then draws gains (log-normal, deviation 0.5) and biases (Gaussian, 0.1) as well, in the
-    order of the parameters. Raises InputError when the file is not such a configuration.
+    order of the parameters. Raises InputError when the file is not such a configuration, or `check` refuses it.
     """
     import torch
 
+    from normgauge.checkpoints.architectures import free
+
     settings = _read_settings(config_path)
     config, model_class = _model_class(settings, config_path)
+    if check:
+        try:
+            check(settings)
+        except InputError as error:
+            raise InputError(str(error).replace(CONFIG, str(config_path), 1)) from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             model = model_class(config)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
             raise InputError(f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct the sizes") from error
+        free(model)
         if draw_vectors:
             for name, parameter in model.named_parameters():
                 if parameter.dim() == 1:

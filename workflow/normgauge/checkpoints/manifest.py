@@ -59,6 +59,7 @@ class Manifest:
     provenance: str
     objective: str | None
     modality: str
+    calibration: str
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Manifest:
@@ -109,6 +110,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "provenance": (str,),
     "objective": (str, _NONE),
     "modality": (str,),
+    "calibration": (str,),
 }
 
 
@@ -174,6 +176,7 @@ def build_manifest(
         provenance=source.provenance,
         objective=entry.get("objective"),
         modality=entry["modality"],
+        calibration=entry["calibration"],
     )
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-from normgauge.checkpoints.architectures import empty_model
+from normgauge.checkpoints.architectures import empty_model, free_ties
 from normgauge.checkpoints.configuration import open_config, reader_of
 from normgauge.checkpoints.readers import Weights
 from normgauge.errors import InputError
@@ -77,6 +77,10 @@ def _named(config: Any, weights: Weights) -> Checkpoint:
                 f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; expected floating-point weights"
             )
         tensors[target], stored[target] = tensor, weights.stored[source]
+    for pair in free_ties(config).items():
+        for name, other in (pair, pair[::-1]):
+            if name not in tensors and other in tensors:
+                tensors[name], stored[name] = tensors[other], stored[other]
     return Checkpoint(config, tensors, stored, weights.files)
 
 

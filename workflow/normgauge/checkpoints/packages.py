@@ -121,8 +121,7 @@ def _check_member(member: zipfile.ZipInfo, wheel: str, size: int) -> None:
     if (
         name != member.orig_filename
         or "\\" in name
-        or name.startswith("/")
-        or ".." in PurePosixPath(name).parts
+        or not set(name.removesuffix("/").split("/")).isdisjoint(("", ".", ".."))  # an empty part makes what follows it absolute
         or re.match("[A-Za-z]:", name)
     ):
         raise InputError(f"{wheel}: the member {member.orig_filename!r} would be written outside its folder; refused")

@@ -56,6 +56,11 @@ def require_absorbable(anatomy: Anatomy) -> None:
             f"{anatomy.architecture}: its norms ({anatomy.placement}) write the residual stream, which has no map to absorb their gains; "
             f"use signed permutations"
         )
+    if sum(stack.space == anatomy.primary_stack.space for stack in anatomy.stacks) > 1:
+        raise InputError(
+            f"{anatomy.architecture}: its encoder and decoder share one residual space, and the encoder's normed states are an output "
+            f"themselves, with no map behind them to absorb their gains; use signed permutations"
+        )
     for norm in _absorbed_norms(anatomy):
         _check_readers(anatomy, norm)
 

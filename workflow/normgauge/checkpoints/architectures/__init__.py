@@ -46,7 +46,26 @@ def new_model(config: Any, dtype: torch.dtype) -> nn.Module:
     found = model_class(config)
     if isinstance(config, SceptrConfig):
         return Sceptr(config).to(dtype)
-    return found._from_config(copy.deepcopy(config), attn_implementation="eager", dtype=dtype)  # type: ignore[attr-defined]
+    model: PreTrainedModel = found._from_config(copy.deepcopy(config), attn_implementation="eager", dtype=dtype)  # type: ignore[attr-defined]
+    free(model)
+    return model
+
+
+def free(model: PreTrainedModel) -> None:
+    """Give every parameter of `free_ties` memory of its own."""
+    for name in free_ties(model.config):
+        module, _, parameter = name.rpartition(".")
+        setattr(model.get_submodule(module), parameter, nn.Parameter(model.get_parameter(name).detach().clone()))
+        model.all_tied_weights_keys.pop(name, None)
+
+
+def free_ties(config: Any) -> dict[str, str]:
+    """Parameters that transformers' class always ties (tensor to source), though published checkpoints of such a config store both.
+
+    That is the readout of T5 1.1, whose config tells it by not scaling the decoder's output; a copy where only one is stored.
+    """
+    apart = (config.architectures or [""])[0] == "T5ForConditionalGeneration" and not config.scale_decoder_outputs
+    return {"lm_head.weight": "shared.weight"} if apart else {}
 
 
 def empty_model(config: Any, dtype: torch.dtype) -> nn.Module:

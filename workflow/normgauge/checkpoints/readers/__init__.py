@@ -48,7 +48,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; the checkpoint folder needs a {path.name}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or a number of thousands of digits
         raise InputError(f"{path}: not valid JSON ({error}); fetch the file again") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -65,7 +65,7 @@ def shards(index_path: Path) -> dict[Path, set[str]]:
         raise InputError(f"{index_path}: expected a 'weight_map' of tensor names to shard files")
     names_of: dict[Path, set[str]] = {}
     for tensor, shard in sorted(weight_map.items()):
-        if Path(shard).name != shard:
+        if not shard or Path(shard).name != shard:
             raise InputError(f"{index_path}: shard {shard!r} of tensor {tensor} must be a plain file name in the same folder")
         names_of.setdefault(index_path.with_name(shard), set()).add(tensor)
     for path in names_of:

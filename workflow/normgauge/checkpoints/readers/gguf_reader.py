@@ -145,6 +145,8 @@ def _tensor_entry(cursor: Cursor) -> TensorEntry:
     if not 1 <= rank <= 4:
         raise InputError(f"{cursor.path}: tensor {name} has {rank} dimensions; expected 1 to 4")
     dimensions = cursor.numbers(f"{rank}Q", f"shape of {name}")
+    if not all(dimensions):
+        raise InputError(f"{cursor.path}: tensor {name} has shape {list(reversed(dimensions))}, so it holds nothing; the file is malformed")
     code, offset = cursor.numbers("IQ", f"type and offset of {name}")
     try:
         kind = GGMLQuantizationType(code)

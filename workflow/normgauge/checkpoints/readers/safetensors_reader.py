@@ -103,7 +103,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or a number of thousands of digits
         raise InputError(f"{path}: header is not valid JSON ({error}); the file is malformed") from error
     if not isinstance(header, dict):
         raise InputError(f"{path}: header must be a JSON object, found {type(header).__name__}")
@@ -117,13 +117,20 @@ def _check_entry(path: Path, name: str, entry: Any) -> None:
     if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
         raise InputError(f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(ITEM_SIZES)}; store the weights unquantised")
     if not _counts(shape):
-        raise InputError(f"{path}: tensor {name} has shape {shape}; expected non-negative integers")
+        raise InputError(f"{path}: tensor {name} has shape {_shown(shape)}; expected at most 64 non-negative integers below 2^63")
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise InputError(f"{path}: tensor {name} has data_offsets {offsets}; expected 0 <= start <= end")
+        raise InputError(f"{path}: tensor {name} has data_offsets {_shown(offsets)}; expected 0 <= start <= end")
     expected = math.prod(shape) * ITEM_SIZES[dtype]
     if offsets[1] - offsets[0] != expected:
         raise InputError(f"{path}: tensor {name} spans {offsets[1] - offsets[0]} bytes, {dtype} {shape} needs {expected}")
 
 
 def _counts(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    """Whether these are few non-negative integers of 63 bits; beyond that no product of them could be printed."""
+    return isinstance(values, list) and len(values) <= 64 and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+
+
+def _shown(value: Any) -> str:
+    """A value of the header for an error, not at any length."""
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
