@@ -32,6 +32,7 @@ class Sample:
     precision: str = "full"
     stored: str = "F32"
     objective: str | None = "next-token CE"
+    modality: str = "text"
     behaviour: str = "depth-invariant"
     growth: float = 20.0
     noise_random: bool = True
@@ -173,6 +174,8 @@ def write_results(root: Path, samples: Iterable[Sample]) -> list[Path]:
             "revision": sample.revision,
             "provenance": sample.provenance,
             "stored_dtypes": {sample.stored: 9, "I64": 1},
+            "modality": sample.modality,
+            "calibration": "random-noise" if sample.modality == "audio" else "kjv",
         }
         (folder / "checkpoint.json").write_text(json.dumps(manifest))
         paths.append(folder / "checkpoint.json")
@@ -228,6 +231,7 @@ STUDY = (
         precision="half",
         stored="F16",
         objective="speech to text",
+        modality="audio",
         stacks=("encoder", "decoder"),
         growth=5,
     ),

@@ -1,5 +1,7 @@
 """Known answers of the fingerprint on planted moments, and the protocol check naming each planted fault."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
 from normgauge.fingerprint import Identity, Measurement, NormFacts, alignment, kernel_basis, measure, protocol_check
 from normgauge.fingerprint.profile import behaviour, norm_kind_from_activations, norm_kind_from_parameters
+from normgauge.fingerprint.protocol import vanishes_along_kernel
 from normgauge.fingerprint.schur import noise_floor_recovery, schur_columns
 from normgauge.fingerprint.spectrum import check_accumulation, effective_rank, limits, spectrum_columns
 from normgauge.moments import Accumulator, Moments
@@ -131,6 +134,23 @@ def test_the_protocol_check_names_the_planted_fault(fault):
     assert protocol_check(columns, moments, norm) == [fault]
 
 
+@pytest.mark.parametrize(("forward_dtype", "share"), [("bfloat16", 40), ("float16", 400)])
+def test_a_forward_pass_too_coarse_to_tell_says_so(forward_dtype, share):
+    """One direction carries most of the variance, as in trained models: the floors then reach past most singular values."""
+    gain = gain_of("plain")
+    massive = gaussian() + share * gaussian()[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos()
+    for kind, out in (("LayerNorm", layer_norm(massive, gain, BIAS)), ("RMSNorm", rms_norm(massive, gain))):
+        norm = facts(kind, gain, BIAS if kind == "LayerNorm" else None)
+        coarse = moments_of(out.to(getattr(torch, forward_dtype)))
+        columns = spectrum_columns("site", coarse, forward_dtype, norm)
+        assert vanishes_along_kernel(columns) is None, kind
+        precise = spectrum_columns("site", moments_of(out), "float64", norm)
+        assert vanishes_along_kernel(precise) == (kind == "LayerNorm")
+    wrong = moments_of(massive.to(getattr(torch, forward_dtype)))
+    norm = facts("LayerNorm", gain, BIAS)
+    assert protocol_check(spectrum_columns("site", wrong, forward_dtype, norm), wrong, norm) == ["forward-floor"]
+
+
 def test_the_raw_gram_misses_the_kernel_exactly_when_the_bias_has_a_part_along_it():
     gain = gain_of("plain")
     kernel = torch.from_numpy(kernel_basis(gain.numpy())[:, 0])
@@ -175,6 +195,17 @@ def test_refusals():
     with pytest.raises(InputError, match="float32 accumulator"):
         check_accumulation("s", massive, 2e5, forced=False)
     check_accumulation("s", massive, 2e5, forced=True)
+
+
+@pytest.mark.parametrize("group", ["residual", "schur"])
+def test_a_float32_scatter_of_massive_activations_is_refused_unless_forced(group):
+    """At the inputs of linear maps as well as on the residual stream."""
+    measurement = tiny_measurement()
+    massive = next(site for site in measurement.sites.values() if site.group == group).id
+    moments = {**measurement.moments, massive: moments_of(gaussian() * 1e5, "cov32")}
+    with pytest.raises(InputError, match=rf"site {massive}: .* float32 accumulator"):
+        measure([replace(measurement, moments=moments)], IDENTITY)
+    assert measure([replace(measurement, moments=moments)], IDENTITY, force_cov32=True)
 
 
 @pytest.mark.parametrize("method", ["cov64", "tsqr64"])
@@ -253,10 +284,11 @@ def test_norm_kind():
     assert norm_kind_from_parameters([without, with_bias]) == "LayerNorm"
     assert norm_kind_from_parameters([without]) == "RMSNorm"
     assert norm_kind_from_parameters([]).startswith("undetermined")
-    assert norm_kind_from_activations(True, False) == "LayerNorm"
-    assert norm_kind_from_activations(False, False) == "RMSNorm"
-    assert norm_kind_from_activations(True, True).startswith("undetermined")
-    assert norm_kind_from_activations(None, False).startswith("undetermined")
+    assert norm_kind_from_activations(True, True, False) == "LayerNorm"
+    assert norm_kind_from_activations(True, False, False) == "RMSNorm"
+    assert norm_kind_from_activations(True, True, True) == "undetermined (zero gain)"
+    assert norm_kind_from_activations(True, None, False) == "undetermined (below floor)"
+    assert norm_kind_from_activations(False, None, False) == "undetermined (no norm output on the stream)"
 
 
 def site(name, block, tap, group, norm=None):

@@ -21,7 +21,7 @@ from normgauge.errors import InputError
 from normgauge.recovery.tabulate import write_tables as write_recovery
 from normgauge.render import figures, recovery, style
 from normgauge.render.drawing import draw
-from normgauge.render.style import Ruler
+from normgauge.render.style import Ruler, input_notes
 from normgauge.render.tables import (
     Published,
     Subject,
@@ -89,6 +89,12 @@ def row(rows: list[dict], model: str, **values: object) -> dict:
     return next(each for each in rows if each["model"] == model and all(each[key] == value for key, value in values.items()))
 
 
+def test_generated_inputs_are_noted() -> None:
+    assert input_notes({"inputs": "random-tokens"}) == ["reads generated inputs (random-tokens)"]
+    assert input_notes({"inputs": "noise as audio, kjv"}) == ["hears seeded Gaussian noise, not speech"]
+    assert input_notes({"inputs": "kjv"}) == []
+
+
 # --- result tables ---
 
 
@@ -109,7 +115,7 @@ def subject(trained: list[dict], random: list[dict], model: str = "some-model") 
         provenance="published",
         precision="full",
     )
-    return Subject(model, "1", "F32", stacks=[stack], schur=trained, random_schur=random)
+    return Subject(model, "1", "F32", "kjv", stacks=[stack], schur=trained, random_schur=random)
 
 
 def test_table1_pools_blocks_and_seeds_at_the_query_key_value_input_alone() -> None:
@@ -184,11 +190,11 @@ def test_twins_of_table2_are_medians_counts_and_unions(study: list[Path]) -> Non
     for twin, ratio, behaviour, flag in zip(twins, (1.0, 5.0, 2.0, 4.0, None), ["dip", "dip", "up", "up", "up"], "abcab", strict=True):
         twin |= {"max_ratio": ratio, "behaviour": behaviour, "flags": [flag], "min_ratio_block": twin["seed"]}
     own = {name: value for name, value in twins[0].items() if name != "seed"}
-    rows = table2([Subject("gpt2-nano", "seed42", "F32", stacks=[own], random_stacks=twins)], [])
+    rows = table2([Subject("gpt2-nano", "seed42", "F32", "kjv", stacks=[own], random_stacks=twins)], [])
     twin = row(rows, "gpt2-nano", kind="re-initialised")
     assert twin["max_ratio"] == 3.0
     assert (twin["behaviour"], twin["flags"], twin["min_ratio_block"]) == ("up (3/5), dip (2/5)", ["a", "b", "c"], None)
-    (compared,) = trained_vs_random([Subject("gpt2-nano", "seed42", "F32", stacks=[own], random_stacks=twins)], [])
+    (compared,) = trained_vs_random([Subject("gpt2-nano", "seed42", "F32", "kjv", stacks=[own], random_stacks=twins)], [])
     assert (compared["random_max_ratio"], compared["random_max_ratio_low"], compared["random_max_ratio_high"]) == (3.0, 1.0, 5.0)
 
 
@@ -413,6 +419,8 @@ def test_marks_and_words_of_the_tables(drawn: dict[str, Figure]) -> None:
     assert "weights stored as Q4_1, dequantised" in first
     assert "weights stored as F16 (half precision)" in first
     assert "trained here by this workflow" in first
+    for name in ("table1", "table2", "trained_vs_random", "figure3", "figure6"):
+        assert "hears seeded Gaussian noise, not speech" in text_of(drawn[name]), name
     assert "below floor reads 0.0199 [0.014, 0.023]" in first
     assert "0.232 [0.08, 0.30]" in first
     second = text_of(drawn["table2"])

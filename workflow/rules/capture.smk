@@ -56,6 +56,7 @@ rule measure_reinitialised:
         forward_dtypes=config["reinitialised"]["forward_dtypes"],
         schur_sites=config["reinitialised"]["schur_sites"],
         accumulation=capture_option("accumulation"),
+        force_cov32=capture_option("force_cov32"),
         batch_size=capture_option("batch_size"),
     script:
         "../scripts/measure_reinitialised.py"

@@ -18,4 +18,6 @@ with reporting(snakemake):
         schur_taps=params.schur_sites,
         accumulation=params.accumulation,
         batch_size=params.batch_size,
+        force_cov32=params.force_cov32,
+        gpus=snakemake.resources.gpu,
     )

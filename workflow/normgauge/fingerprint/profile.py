@@ -43,12 +43,17 @@ def norm_kind_from_parameters(norms: Sequence[NormFacts]) -> str:
     return "LayerNorm" if any(norm.bias is not None for norm in norms) else "RMSNorm"
 
 
-def norm_kind_from_activations(vanishes: bool | None, zero_gain: bool) -> str:
-    """LayerNorm when the norm's output vanishes along 1/gamma. With zero gains both kinds vanish there: undetermined."""
-    if vanishes is None:
+def norm_kind_from_activations(normed: bool, vanishes: bool | None, zero_gain: bool) -> str:
+    """LayerNorm when the norm's output vanishes along 1/gamma. With zero gains both kinds vanish there: undetermined.
+
+    normed: whether a norm's output was captured. vanishes: of `vanishes_along_kernel`, None where the floors are too high to tell.
+    """
+    if not normed:
         return "undetermined (no norm output on the stream)"
     if zero_gain:
         return "undetermined (zero gain)"
+    if vanishes is None:
+        return "undetermined (below floor)"
     return "LayerNorm" if vanishes else "RMSNorm"
 
 

@@ -23,10 +23,16 @@ FLOOR_MARGIN = 32.0
 once per coordinate, and a handful of such errors add up; a norm without mean subtraction lies orders of magnitude above."""
 
 
-def vanishes_along_kernel(columns: Mapping[str, Any]) -> bool:
-    """Whether the centred activations are zero along the whole predicted kernel, up to the floors. columns: of `spectrum_columns`."""
-    floor = max(columns["forward_floor"], columns["accumulator_floor"])
-    return bool(columns["relative_gamma_inv"] * columns["sigma_max"] <= FLOOR_MARGIN * floor)
+def vanishes_along_kernel(columns: Mapping[str, Any]) -> bool | None:
+    """Whether the centred activations are zero along the whole predicted kernel, up to the floors. columns: of `spectrum_columns`.
+
+    None where the floors, with their margin, reach the median singular value: a direction that does not vanish may lie below them too.
+    A forward pass in half precision is so coarse.
+    """
+    reach = FLOOR_MARGIN * max(columns["forward_floor"], columns["accumulator_floor"])
+    if reach >= columns["sigma_median"]:
+        return None
+    return bool(columns["relative_gamma_inv"] * columns["sigma_max"] <= reach)
 
 
 def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts) -> list[str]:
@@ -35,6 +41,7 @@ def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts
     - `raw-gram`: the moments along 1/gamma are those of an uncentred Gram matrix (n (mean . v)^2), not of a covariance.
     - `wrong-hook`: the activations vary along 1/gamma, so they are not this norm's output.
     - `accumulator-floor`: they vanish along 1/gamma, but the float32 accumulation's floor hides which direction is the bottom.
+    - `forward-floor`: the floors reach the median singular value, so nothing can be said about 1/gamma (half precision does this).
     - `deeper-direction`: they vanish along 1/gamma and a resolved direction lies deeper still: a finding about the model.
     - `rms-alignment`: an RMSNorm's bottom direction aligns with 1/gamma beyond max(0.10, 3/sqrt(d)), which the theory does not
       predict: a finding.
@@ -46,7 +53,10 @@ def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts
         return ["rms-alignment"] if columns["cos_gamma_inv"] > bound and not norm.has_zero_gain else []
     if columns["cos_gamma_inv"] >= KERNEL_COSINE:
         return []
-    if not vanishes_along_kernel(columns):
+    vanishes = vanishes_along_kernel(columns)
+    if vanishes is None:
+        return ["accumulator-floor" if columns["accumulator_floor"] > columns["forward_floor"] else "forward-floor"]
+    if not vanishes:
         return ["raw-gram"] if _is_raw_along(moments, norm) else ["wrong-hook"]
     if moments.method == "cov32":
         return ["accumulator-floor"]

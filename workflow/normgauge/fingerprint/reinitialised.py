@@ -11,11 +11,11 @@ from typing import Any
 from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch, batches, count_sequences
 from normgauge.capture import capture_model, norm_rows
-from normgauge.capture.study import select_sites
+from normgauge.capture.study import forward_device, select_sites
 from normgauge.checkpoints.building import reinitialise
 from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.fingerprint.files import norm_facts, read_identity
-from normgauge.fingerprint.study import Identity, Measurement, Rows, measure
+from normgauge.fingerprint.study import Measurement, Rows, measure
 from normgauge.provenance import execution_environment
 from normgauge.schemas.fingerprint import tables
 
@@ -34,14 +34,16 @@ def fingerprint_reinitialised(
     schur_taps: Sequence[str] | None,
     accumulation: str,
     batch_size: int,
+    force_cov32: bool = False,
+    gpus: int = 0,
 ) -> None:
     """Write reinitialised/{fingerprint,schur,stacks}.parquet: the rows of every seed, with a column `seed`.
 
     forward_dtypes: forward dtype -> site groups. One process for all seeds: a model is built, captured and dropped before the next;
-    moments are not kept on disk, because they can be had again from the seed.
+    moments are not kept on disk, because they can be had again from the seed. gpus: 1 to run the forward passes on a GPU.
     """
     checkpoint = open_checkpoint(Path(folder), config_overrides)
-    anatomy = describe(checkpoint.config)
+    anatomy, device = describe(checkpoint.config), forward_device(gpus)
     identity = replace(read_identity(manifest), provenance="random initialisation", precision="full")
     sequences = count_sequences(calibration)
     steps = -(-sequences // batch_size)
@@ -52,19 +54,16 @@ def fingerprint_reinitialised(
     def one(seed: int) -> tuple[Rows, Rows, Rows]:
         measurements = []
         for forward_dtype, groups in forward_dtypes.items():
-            model = reinitialise(checkpoint, seed, forward_dtype)
+            model = reinitialise(checkpoint, seed, forward_dtype).to(device)
             sites = select_sites(anatomy, groups, schur_taps)
             label = f"{identity.model} re-initialised, seed {seed}, {forward_dtype}"
             moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences))
             norms = {row["norm"]: norm_facts(row) for row in norm_rows(anatomy, model.state_dict())}
             measurements.append(Measurement(forward_dtype, moments, {site.id: site for site in sites}, norms))
-        return measure(measurements, identity)
+        return measure(measurements, identity, force_cov32)
 
-    _write_all({seed: one(seed) for seed in seeds}, identity, outputs)
-
-
-def _write_all(results: Mapping[int, tuple[Rows, Rows, Rows]], identity: Identity, outputs: Mapping[str, PathLike]) -> None:
-    provenance = {"model": identity.model, "revision": identity.revision, "seeds": str(sorted(results)), **execution_environment()}
+    results = {seed: one(seed) for seed in seeds}
+    provenance = {"model": identity.model, "revision": identity.revision, "seeds": str(sorted(results)), "forward_device": device.type}
     for position, kind in enumerate(("fingerprint", "schur", "stacks")):
         rows = [{"seed": seed, **row} for seed, parts in results.items() for row in parts[position]]
-        tables.write(outputs[kind], f"reinitialised_{kind}", rows, provenance)
+        tables.write(outputs[kind], f"reinitialised_{kind}", rows, {**provenance, **execution_environment()})

@@ -33,6 +33,7 @@ def schur_columns(moments: Moments, forward_dtype: str, norm: NormFacts | None) 
     delta, recovered_delta, recovered = noise_floor_recovery(lowest, quadratic)
     return {
         "lambda_min": lowest,
+        "lambda_max": highest,
         "quadratic_form": quadratic,
         "delta": delta,
         "delta_recovered": recovered_delta,

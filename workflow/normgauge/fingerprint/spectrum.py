@@ -90,6 +90,7 @@ def _one_protocol(moments: Moments, sigma: np.ndarray, forward_floor: float) -> 
     return {
         "sigma_min": float(sigma[0]),
         "sigma_active_min": float(active[0]) if active.size else None,
+        "sigma_median": float(np.median(sigma)),
         "sigma_max": float(sigma[-1]),
         "active_rank": int(active.size),
         "effective_rank": effective_rank(sigma),

@@ -80,8 +80,8 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
     return sorted(rows, key=_depth)
 
 
-def schur_rows(measurement: Measurement, identity: Identity) -> Rows:
-    """Rows of schema `schur` for the Schur sites of one measurement."""
+def schur_rows(measurement: Measurement, identity: Identity, force_cov32: bool = False) -> Rows:
+    """Rows of schema `schur` for the Schur sites of one measurement. Raises InputError as `fingerprint_rows`."""
     rows = []
     for site in measurement.sites.values():
         if site.group != "schur":
@@ -89,7 +89,7 @@ def schur_rows(measurement: Measurement, identity: Identity) -> Rows:
         moments = measurement.moments[site.id]
         norm = measurement.norms[site.norm] if site.norm else None
         columns = schur_columns(moments, measurement.forward_dtype, norm)
-        check_accumulation(site.id, moments, 0.0, forced=True)
+        check_accumulation(site.id, moments, (moments.n * max(columns["lambda_max"], 0.0)) ** 0.5, force_cov32)
         conditions = {
             "n-over-d-below-10": moments.n < 10 * moments.d,
             "zero-gain": norm is not None and norm.has_zero_gain,
@@ -119,7 +119,9 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
     norm = norms[post["norm"]] if post else None
     streams = {row["norm"] for row in rows if row["norm"]}
     by_parameters = norm_kind_from_parameters([norms[name] for name in streams])
-    by_activations = norm_kind_from_activations(vanishes_along_kernel(post) if post else None, bool(norm and norm.has_zero_gain))
+    by_activations = norm_kind_from_activations(
+        post is not None, vanishes_along_kernel(post) if post else None, bool(norm and norm.has_zero_gain)
+    )
     profile = [row["ratio_to_embedding"] for row in body]
     low = extreme(body, "ratio_to_embedding", min)
     width, n = embedding["d"], embedding["n"]
@@ -194,5 +196,5 @@ def _same_dtype_ratio(rows: Rows, embedding: Mapping[str, Any]) -> float | None:
 def measure(measurements: Sequence[Measurement], identity: Identity, force_cov32: bool = False) -> tuple[Rows, Rows, Rows]:
     """(fingerprint, schur, stacks) rows of one checkpoint over all its forward dtypes."""
     fingerprint = [row for measurement in measurements for row in fingerprint_rows(measurement, identity, force_cov32)]
-    schur = [row for measurement in measurements for row in schur_rows(measurement, identity)]
+    schur = [row for measurement in measurements for row in schur_rows(measurement, identity, force_cov32)]
     return fingerprint, schur, stack_rows(fingerprint, measurements, identity)

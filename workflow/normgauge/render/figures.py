@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from normgauge.errors import InputError
 from normgauge.render import sheets, style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
-from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, decades, number, precision_notes
+from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, decades, input_notes, number, weight_notes
 from normgauge.render.tables import SCHUR_TAP
 
 
@@ -227,7 +227,7 @@ def _panels(rows: Rows, ruler: Ruler, width: float, notes: Footnotes) -> list[_P
     panels = []
     for members in groups.values():
         first = members[0]
-        name = ruler.wrap(names.of(first) + notes.mark(precision_notes(first)), width, style.BODY, "bold")
+        name = ruler.wrap(names.of(first) + notes.mark([*weight_notes(first), *input_notes(first)]), width, style.BODY, "bold")
         facts = f"{first['norm_kind']}, {first['placement']}, $n={token_count(first['n']).replace(',', '{,}')}$"
         panels.append(_Panel(members, tuple(name), tuple(ruler.wrap(facts, width, style.NOTE))))
     order = list(dict.fromkeys((panel.rows[0]["norm_kind"], panel.rows[0]["placement"]) for panel in panels))

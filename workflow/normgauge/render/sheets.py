@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from normgauge.render import style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
-from normgauge.render.style import DEVIATES, DIRECTION, FORM, GREY, SIGMA, Footnotes, decimals, number, plain, precision_notes
+from normgauge.render.style import DEVIATES, DIRECTION, FORM, GREY, SIGMA, Footnotes, decimals, input_notes, number, plain, weight_notes
 from normgauge.render.tables import mostly_below_floor
 from normgauge.render.typeset import BodyRow, Cell, Column, Line, Section, cell, draw_table, quiet
 
@@ -34,7 +34,7 @@ def table1(rows: Rows) -> Figure:
 
     def body(row: Row) -> list[BodyRow]:
         cells = (
-            cell(names.of(row) + notes.mark(precision_notes(row))),
+            cell(names.of(row) + notes.mark([*weight_notes(row), *input_notes(row)])),
             cell(str(row["width"])),
             cell(token_count(row["n"])),
             cell(row["forward_dtype"]),
@@ -104,9 +104,11 @@ def table2(rows: Rows) -> Figure:
     ]
 
     def body(row: Row) -> list[BodyRow]:
-        weights = [] if row["kind"] == "re-initialised" else precision_notes(row)
+        weights = [] if row["kind"] == "re-initialised" else weight_notes(row)
         failures = list(map(_failure, row["protocol"]))
-        marks = notes.mark([*weights, *_disagreements(row), *_undetermined_bottom(row), *failures, *map(_flag, row["flags"])])
+        marks = notes.mark(
+            [*weights, *input_notes(row), *_disagreements(row), *_undetermined_bottom(row), *failures, *map(_flag, row["flags"])]
+        )
         deviates = set(row["deviations"])
 
         def value(text: str, *names: str) -> Cell:
@@ -204,7 +206,7 @@ def trained_vs_random(rows: Rows) -> Figure:
         spread = ""
         if row["random_max_ratio_low"] is not None and row["random_seeds"] > 1:
             spread = f" [{number(row['random_max_ratio_low'])}, {number(row['random_max_ratio_high'])}]"
-        marks = notes.mark([*precision_notes(row), *map(_flag, row["notes"])])
+        marks = notes.mark([*weight_notes(row), *input_notes(row), *map(_flag, row["notes"])])
         cells = (
             cell(names.of(row) + marks),
             cell(str(row["blocks"])),

@@ -196,8 +196,8 @@ def decimals(value: float | None, places: int) -> str:
     return "—" if value is None else f"{value:.{places}f}".replace("-", "−")
 
 
-def precision_notes(row: dict[str, object]) -> list[str]:
-    """What a reader must know about the weights behind a row: quantised or half precision, trained here, never trained."""
+def weight_notes(row: dict[str, object]) -> list[str]:
+    """What a reader must know about the weights behind a row: quantised or half precision, trained here."""
     notes = []
     if row["precision"] == "quantised":
         notes.append(f"weights stored as {row['stored_as']}, dequantised")
@@ -206,6 +206,14 @@ def precision_notes(row: dict[str, object]) -> list[str]:
     if row["provenance"] == "trained here":
         notes.append("trained here by this workflow, not a published checkpoint")
     return notes
+
+
+def input_notes(row: dict[str, object]) -> list[str]:
+    """What a reader must know about the inputs behind a row: generated ones."""
+    inputs = str(row["inputs"])
+    if inputs.startswith("noise as audio"):
+        return ["hears seeded Gaussian noise, not speech"]
+    return [f"reads generated inputs ({inputs})"] if inputs.startswith("random-") else []
 
 
 def plain(text: str) -> str:

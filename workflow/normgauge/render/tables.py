@@ -40,6 +40,7 @@ class Subject:
     model: str
     revision: str
     stored_as: str
+    inputs: str
     stacks: Rows = ()
     fingerprint: Rows = ()
     schur: Rows = ()
@@ -66,6 +67,7 @@ class Subject:
             "provenance": row["provenance"],
             "precision": row["precision"],
             "stored_as": self.stored_as,
+            "inputs": self.inputs,
         }
 
 
@@ -132,6 +134,7 @@ def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> 
         "model": manifest["model"],
         "revision": manifest["revision"],
         "stored_as": max(sorted(stored), key=stored.__getitem__),
+        "inputs": f"noise as audio, {manifest['calibration']}" if manifest["modality"] == "audio" else manifest["calibration"],
     }
     own: dict[str, Any] = {kind: tables.read(_require(folder, files, kind), kind) for kind in kinds}
     if manifest["provenance"] == RANDOM:
@@ -157,6 +160,7 @@ def _pool_revisions(subjects: Sequence[Subject]) -> Subject:
         model=first.model,
         revision="+".join(subject.revision for subject in subjects),
         stored_as=first.stored_as,
+        inputs=first.inputs,
         random_stacks=[row for subject in subjects for row in subject.random_stacks],
         random_fingerprint=[row for subject in subjects for row in subject.random_fingerprint],
         random_schur=[row for subject in subjects for row in subject.random_schur],
@@ -294,7 +298,8 @@ def table2(subjects: Sequence[Subject], published: Sequence[Published]) -> list[
 
 
 def _table2_row(subject: Subject, kind: str, seeds: int, stack: Row, published: Sequence[Published]) -> Row:
-    row = {**stack, "model": subject.model, "revision": subject.revision, "kind": kind, "seeds": seeds, "stored_as": subject.stored_as}
+    row = {**stack, "model": subject.model, "revision": subject.revision, "kind": kind, "seeds": seeds}
+    row |= {"stored_as": subject.stored_as, "inputs": subject.inputs}
     columns = _published_columns("table2")
     model = subject.model if kind == "trained" and stack["primary"] else None
     row |= _published_values(published, "table2", model, columns)

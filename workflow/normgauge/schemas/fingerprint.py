@@ -19,6 +19,7 @@ _PLACE = (
 _SPECTRUM = (
     ("sigma_min", FLOAT, "!smallest singular value of the centred activations, not divided by sqrt(n)", "activation"),
     ("sigma_active_min", FLOAT, "smallest singular value above both floors; null when none is", "activation"),
+    ("sigma_median", FLOAT, "!median singular value of the centred activations", "activation"),
     ("sigma_max", FLOAT, "!largest singular value of the centred activations", "activation"),
     ("active_rank", INT, "!number of singular values above both floors", "directions"),
     ("effective_rank", FLOAT, "!exp of the entropy of the normalised singular values", "directions"),
@@ -31,6 +32,7 @@ _SPECTRUM = (
     ("gamma", STRING, "norm whose gain is used for 1/gamma (the site's own, else the terminal norm)"),
     ("raw_sigma_min", FLOAT, "!sigma_min of the uncentred activations", "activation"),
     ("raw_sigma_active_min", FLOAT, "sigma_active_min of the uncentred activations", "activation"),
+    ("raw_sigma_median", FLOAT, "!sigma_median of the uncentred activations", "activation"),
     ("raw_sigma_max", FLOAT, "!sigma_max of the uncentred activations", "activation"),
     ("raw_active_rank", INT, "!active_rank of the uncentred activations", "directions"),
     ("raw_effective_rank", FLOAT, "!effective_rank of the uncentred activations", "directions"),
@@ -44,6 +46,7 @@ _SPECTRUM = (
 
 _SCHUR = (
     ("lambda_min", FLOAT, "!smallest eigenvalue of A = X^T X / n, uncentred", "activation squared"),
+    ("lambda_max", FLOAT, "!largest eigenvalue of A", "activation squared"),
     ("quadratic_form", FLOAT, "u^T A u with u = (1/gamma)/|1/gamma|; null where no norm feeds the site", "activation squared"),
     ("delta", FLOAT, "1 - lambda_min / (u^T A u); null where no norm feeds the site or rounding made u^T A u negative"),
     (
@@ -102,6 +105,8 @@ _STACK = (
 
 _SEED = (("seed", INT, "!initialisation seed"),)
 
+_INPUTS = "!what the model read: the corpus, of which random-* are generated; audio is seeded Gaussian noise for any corpus"
+
 _IDENTITY = (
     ("model", STRING, "!model id"),
     ("revision", STRING, "!revision; pooled random initialisations are joined by +"),
@@ -111,6 +116,7 @@ _IDENTITY = (
     ("provenance", STRING, "!published, trained here, or random initialisation"),
     ("precision", STRING, "!stored precision: full, half or quantised"),
     ("stored_as", STRING, "!number format that holds most of the stored values"),
+    ("inputs", STRING, _INPUTS),
 )
 
 _ARITHMETIC = (
@@ -172,6 +178,7 @@ tables = Tables(
             ),
             ("seeds", INT, "!initialisations pooled: medians of numbers, counts of words; 0 for a checkpoint", "seeds"),
             ("stored_as", STRING, "!number format that holds most of the stored values"),
+            ("inputs", STRING, _INPUTS),
             *_STACK,
             ("published_blocks", INT, "published L", "blocks"),
             ("published_width", INT, "published h", "coordinates"),
