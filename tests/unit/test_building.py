@@ -199,8 +199,19 @@ def test_the_readout_of_t5_1_1_is_its_own_tensor(tmp_path):
     ],
 )
 def test_an_impossible_number_of_blocks_is_refused_before_they_are_made(family, key):
-    for number in (10**9, 10**400, 1e300):
-        refused(lambda number=number: config_of(family, **{key: number}), key, "blocks; correct it")
+    for number in (0, 10**9, 10**400, 1e300):
+        refused(lambda number=number: config_of(family, **{key: number}), f"{key} is {str(number)[:20]}, expected 1 to 2000")
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "number"),
+    [
+        *(("gpt2", "n_head", 0), ("llama", "num_key_value_heads", 0), ("gpt2", "n_embd", 10**400), ("t5", "vocab_size", -3)),
+        *(("gpt2", "layer_norm_epsilon", float("nan")), ("llama", "rms_norm_eps", -1e-5), ("bert", "layer_norm_eps", float("inf"))),
+    ],
+)
+def test_numbers_that_make_no_model_are_named(family, key, number):
+    refused(lambda: config_of(family, **{key: number}), f"config.json: {key} is {str(number)[:20]}, expected")
 
 
 # float64

@@ -201,6 +201,11 @@ def test_every_mistake_in_an_entry_is_named(table, change, message):
     assert message in str(caught.value)
 
 
+def test_a_misspelt_key_is_named_before_the_missing_one(table):
+    with pytest.raises(InputError, match=r"models\.mymodel: unknown key `calibraton`; .*did you mean calibration"):
+        validate_models({"mymodel": {"source": {"path": "/folder"}, "modality": "text", "calibraton": "kjv"}})
+
+
 def test_missing_keys_and_bad_ids_are_named(table):
     with pytest.raises(InputError, match=r"models\.mymodel: 'calibration' is a required property"):
         validate_models({"mymodel": {"source": {"path": "/folder"}, "modality": "text"}})

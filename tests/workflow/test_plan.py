@@ -196,3 +196,18 @@ def test_smoke_brings_its_own_configuration(project: Project) -> None:
     smoke, everything = project.plan("smoke"), project.plan("all", *SMOKE)
     assert smoke.items() <= everything.items()
     assert smoke.keys() >= TABLES | DRAWN_TABLES | DRAWN_FIGURES
+
+
+@pytest.mark.parametrize(("weights", "said"), [("a link to nothing", "is a link to nothing"), ("a folder", "is a folder")])
+def test_weights_that_are_no_file_are_refused_before_anything_is_planned(project: Project, tmp_path: Path, weights: str, said: str) -> None:
+    folder, mine = tmp_path / "folder", tmp_path / "mine.yaml"
+    folder.mkdir()
+    (folder / "config.json").touch()
+    if weights == "a folder":
+        (folder / "model.safetensors").mkdir()
+    else:
+        (folder / "model.safetensors").symlink_to(folder / "absent")
+    entry = {"source": {"path": str(folder)}, "modality": "text", "calibration": "random-tokens"}
+    mine.write_text(yaml.safe_dump({"models": {"mine": entry}}))
+    line = project.refusal("results/mine/local/summary.parquet", "--dry-run", "--configfile", str(mine))
+    assert f"models.mine.source: {folder}/model.safetensors {said}; expected a file" in line

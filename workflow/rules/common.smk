@@ -245,9 +245,13 @@ def local_files(wildcards):
         if not folder.is_dir():
             fail(f"{where}: {folder} is missing; give an existing folder")
         try:
-            return [str(folder / name) for name in checkpoint_files([file.name for file in folder.iterdir()], f"{where}: {folder}")]
+            names = checkpoint_files([file.name for file in folder.iterdir()], f"{where}: {folder}")
         except InputError as error:
             fail(error)
+        for name in names:
+            if not (folder / name).is_file():
+                fail(f"{where}: {folder / name} is {'a folder' if (folder / name).is_dir() else 'a link to nothing'}; expected a file")
+        return [str(folder / name) for name in names]
     return []
 
 

@@ -346,7 +346,7 @@ class Builder:
             stacks=tuple(self.stacks),
             sites=tuple(self.sites),
             positions=self.positions,
-            tied=any(tensor.alias_of for tensor in self.tensors),
+            tied=any(tensor.alias_of for tensor in self.tensors if tensor.name in {item.weight for item in self.maps}),
             rotary_size=self.rotary_size,
         )
 

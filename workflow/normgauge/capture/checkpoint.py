@@ -16,6 +16,8 @@ from normgauge.checkpoints.building import check_checkpoint
 from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.manifest import build_manifest, write_manifest
 from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.checkpoints.sources import LocalSource, parse_source
+from normgauge.errors import InputError
 
 
 def check_configuration(entry: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
@@ -35,12 +37,17 @@ def describe_checkpoint(
 ) -> None:
     """Check the checkpoint in `folder` against its table entry and write its manifest.
 
-    Raises InputError where the family is unknown, a tensor is missing, misshapen or not finite, a norm's gains are all zero, or the
-    calibration does not suit the model's input.
+    Raises InputError, naming the model and the file at its source, where the family is unknown, a tensor is missing, misshapen or not
+    finite, a norm's gains are all zero, or the calibration does not suit the model's input.
     """
-    checkpoint = open_checkpoint(folder, entry.get("config"))
-    anatomy = describe(checkpoint.config)
-    check_checkpoint(checkpoint)
-    norm_rows(anatomy, checkpoint.tensors)
-    check_interface(entry, checkpoint.config)
+    try:
+        checkpoint = open_checkpoint(folder, entry.get("config"))
+        anatomy = describe(checkpoint.config)
+        check_checkpoint(checkpoint)
+        norm_rows(anatomy, checkpoint.tensors)
+        check_interface(entry, checkpoint.config)
+    except InputError as error:  # `folder` is gone when the message is read
+        source = parse_source(model, entry)
+        origin = f"{source.path}/" if isinstance(source, LocalSource) else ""
+        raise InputError(f"models.{model}: {str(error).replace(f'{os.fspath(folder)}/', origin)}") from error
     write_manifest(manifest, build_manifest(model, revision, entry, folder, anatomy, checkpoint))

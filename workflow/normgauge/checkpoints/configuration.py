@@ -24,6 +24,12 @@ BLOCK_COUNTS = (
     *("num_hidden_groups", "inner_group_num"),  # ALBERT
 )
 BLOCK_LIMIT = 2000
+# Sizes that every family needs to be positive, and that tensors are made of.
+SIZES = (
+    *("vocab_size", "hidden_size", "n_embd", "d_model", "d_kv", "d_ff", "head_dim", "intermediate_size", "num_attention_heads", "n_head"),
+    *("num_heads", "num_key_value_heads", "encoder_attention_heads", "decoder_attention_heads", "embedding_size"),
+)
+SIZE_LIMIT = 1 << 31
 
 READERS = (safetensors_reader, gguf_reader, ctranslate2_reader, torch_reader)  # in order of preference
 
@@ -55,14 +61,14 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
     """
     if isinstance(keys.get("model"), dict) and "token_embedder" in keys["model"]:
         sceptr = SceptrConfig.from_stored(keys)
-        _check_blocks({"num_layers": sceptr.num_hidden_layers})
+        check_numbers({"num_layers": sceptr.num_hidden_layers})
         return sceptr
     family = keys.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES or family not in CONFIG_MAPPING:
         raise InputError(
             f"config.json: model_type {family!r} is unknown; known families: {', '.join(FAMILIES)} (config.model_type overrides it)"
         )
-    _check_blocks(keys)
+    check_numbers(keys)
     if keys.get("quantization_config"):
         raise InputError("config.json: quantization_config: quantised weights are read from GGUF only; use the unquantised checkpoint")
     try:
@@ -75,7 +81,13 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
     return config
 
 
-def _check_blocks(keys: Mapping[str, Any]) -> None:
-    for name in BLOCK_COUNTS:
-        if isinstance(keys.get(name), (int, float)) and keys[name] > BLOCK_LIMIT:
-            raise InputError(f"config.json: {name} is {str(keys[name])[:20]}, more than {BLOCK_LIMIT} blocks; correct it")
+def check_numbers(keys: Mapping[str, Any]) -> None:
+    """InputError for numbers that the families' classes would take, fail on without naming the key, or fill the memory with."""
+    limits = dict.fromkeys(BLOCK_COUNTS, BLOCK_LIMIT) | dict.fromkeys(SIZES, SIZE_LIMIT)
+    for name, value in keys.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if name in limits and not 1 <= value <= limits[name]:
+            raise InputError(f"config.json: {name} is {str(value)[:20]}, expected 1 to {limits[name]}; correct it")
+        if name.endswith(("_eps", "_epsilon")) and not 0 <= value < 1:
+            raise InputError(f"config.json: {name} is {str(value)[:20]}, expected a small number that is not negative; correct it")

@@ -50,14 +50,13 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
     import torch
 
     from normgauge.checkpoints.architectures import free
+    from normgauge.checkpoints.configuration import check_numbers
 
     settings = _read_settings(config_path)
+    _checked(check_numbers, settings, config_path)
     config, model_class = _model_class(settings, config_path)
     if check:
-        try:
-            check(settings)
-        except InputError as error:
-            raise InputError(str(error).replace(CONFIG, str(config_path), 1)) from error
+        _checked(check, settings, config_path)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -74,6 +73,15 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
         # The names of the class itself, not of an older file layout that transformers may translate from.
         model.save_pretrained(temporary, save_original_format=False)
         temporary.joinpath("generation_config.json").unlink(missing_ok=True)
+
+
+def _checked(check: ConfigCheck, settings: dict[str, Any], path: Path) -> None:
+    """Run a check of a config.json on the file that stands for one here."""
+    try:
+        check(settings)
+    except InputError as error:
+        message = str(error)
+        raise InputError(f"{path}{message.removeprefix(CONFIG)}" if message.startswith(CONFIG) else f"{path}: {message}") from error
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

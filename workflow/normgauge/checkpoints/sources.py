@@ -300,7 +300,9 @@ def validate_models(models: Mapping[str, Any]) -> None:
     for model_id, entry in models.items():
         _match(f"models.{model_id}", model_id, _IDENTIFIER, "a model id of letters, digits, `.`, `_` and `-` (quote numbers)")
         parse_source(model_id, entry)
-        error = best_match(validator.iter_errors({model_id: entry}))
+        found = list(validator.iter_errors({model_id: entry}))
+        # A misspelt key is missing under its right name as well; the misspelling says more.
+        error = best_match([error for error in found if error.validator == "additionalProperties"] or found)
         if error is not None:
             place = ".".join(map(str, ("models", *error.absolute_path)))
             raise InputError(f"{place}: {_explanation(error)}")
