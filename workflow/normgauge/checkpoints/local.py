@@ -49,7 +49,7 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
     """
     import torch
 
-    from normgauge.checkpoints.architectures import free
+    from normgauge.checkpoints.architectures import untie
     from normgauge.checkpoints.configuration import check_numbers
 
     settings = _read_settings(config_path)
@@ -63,7 +63,7 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
             model = model_class(config)
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
             raise InputError(f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct the sizes") from error
-        free(model)
+        untie(model)
         if draw_vectors:
             for name, parameter in model.named_parameters():
                 if parameter.dim() == 1:

@@ -47,11 +47,11 @@ def new_model(config: Any, dtype: torch.dtype) -> nn.Module:
     if isinstance(config, SceptrConfig):
         return Sceptr(config).to(dtype)
     model: PreTrainedModel = found._from_config(copy.deepcopy(config), attn_implementation="eager", dtype=dtype)  # type: ignore[attr-defined]
-    free(model)
+    untie(model)
     return model
 
 
-def free(model: PreTrainedModel) -> None:
+def untie(model: PreTrainedModel) -> None:
     """Give every parameter of `free_ties` memory of its own."""
     for name in free_ties(model.config):
         module, _, parameter = name.rpartition(".")
