@@ -231,8 +231,8 @@ def test_one_model_is_in_memory_at_a_time(tiny_gpt2, monkeypatch):
     assert len(built) == 2
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_torch_does_not_see_is_refused():
+def test_a_gpu_that_torch_does_not_see_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="this torch sees no GPU"):
         study.forward_device(1)
     assert study.forward_device(0) == torch.device("cpu")
