@@ -114,6 +114,8 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
     attacked = everything["recovery_attack"]
     assert {row["right"] for row in attacked} <= {None, True}
     assert all((row["right"] is None) == (row["survivors"] != 1) for row in attacked)
+    assert all(row["inside"] for row in attacked)
+    assert len(attacked) == checkpoint.config.n_embd
 
 
 def gain_of(module):

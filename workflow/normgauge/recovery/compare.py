@@ -141,16 +141,28 @@ def attack_rows(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
     attack = json.loads((folder / "report.json").read_text())["embedding_attack"]
     if attack is None:
         return []
-    stored = checkpoint.tensors[attack["table"]][attack["row"]]
+    inside = [_holds_the_truth(checkpoint, attack["sides"], feature) for feature in range(len(attack["survivors"]))]
+    reached = load_file(folder / "attacked.safetensors")
+    stored = checkpoint.tensors[attack["table"]][reached["rows"]][:, attack["single"]]
+    right = dict(zip(attack["single"], (reached["values"] == stored).all(dim=0).tolist(), strict=True))
     return [
         {
             "feature": feature,
             "rows": attack["rows"],
             "survivors": survivors,
-            "right": None if value is None else bool(stored[feature].item() == value),
+            "inside": inside[feature],
+            "right": right.get(feature),
         }
-        for feature, survivors, value in zip(attack["features"], attack["survivors"], attack["values"], strict=True)
+        for feature, survivors in enumerate(attack["survivors"])
     ]
+
+
+def _holds_the_truth(checkpoint: Checkpoint, sides: list[dict[str, Any]], feature: int) -> bool:
+    """Whether the stored tables are among what survived of a feature: the row that counts the survivors has one of their values."""
+    return any(
+        side["low"][feature] <= checkpoint.tensors[side["table"][feature]][side["row"][feature], feature].item() <= side["high"][feature]
+        for side in sides
+    )
 
 
 def route_rows(first: Path, second: Path) -> list[dict[str, Any]]:

@@ -7,12 +7,11 @@ Any constant moved from one table to another leaves every sum as it is: with t t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from normgauge.recovery import certificate
-from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS, GaugeLine
+from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS
 from normgauge.recovery.grids import Grid
 from normgauge.recovery.stragglers import REQUIRED_MARGIN
 
@@ -65,53 +64,3 @@ def remaining_table(
     kept = seen & (np.abs(filled - values) <= ACCEPTED_DEVIATIONS * noise)
     margins = np.where(kept & np.isfinite(by_sure), grid.margin(filled, values, noise), 0.0)
     return TableRows(np.where(kept, values, np.nan), margins)
-
-
-def fixed_gauge(total: np.ndarray, tokens: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token rows and other rows, (rows, d) each, NaN where not seen, whose sums are the observed (N, d) ones; the commonest other row is 0.
-
-    tokens, others: (N,) row indices. Rows are reached from that one through the sums in which a known row occurs.
-    """
-    first, second = np.full((tokens.max() + 1, total.shape[1]), np.nan), np.full((others.max() + 1, total.shape[1]), np.nan)
-    second[np.bincount(others).argmax()] = 0.0
-    known = -1
-    while (reached := int(np.isfinite(first[:, 0]).sum() + np.isfinite(second[:, 0]).sum())) != known:
-        known = reached
-        for table, index, other, other_index in ((first, tokens, second, others), (second, others, first, tokens)):
-            usable = np.isfinite(other[other_index, 0]) & ~np.isfinite(table[index, 0])
-            table[index[usable]] = total[usable] - other[other_index[usable]]
-    return first, second
-
-
-@dataclass(frozen=True)
-class LatticeAttack:
-    """features: those tried; constants: their gauge constants where exactly one survived, else NaN; survivors: how many each has."""
-
-    features: np.ndarray
-    constants: np.ndarray
-    survivors: np.ndarray
-
-    @property
-    def reached(self) -> np.ndarray:
-        return self.survivors == 1
-
-
-def lattice_attack(tokens: np.ndarray, others: np.ndarray, features: np.ndarray, grid: Grid, seed: int) -> LatticeAttack:
-    """Try to break the gauge by the grid, feature by feature: shifts of one table against the other that keep both on the grid.
-
-    tokens: (rows, d), others: (rows', d), as of `fixed_gauge`. A uniform shift is nearly a translation of the grid, so that many
-    shifts survive: only a feature with a very small and a very large value can have one alone.
-    """
-    constants, survivors = np.full(len(features), np.nan), np.zeros(len(features), dtype=np.int64)
-    generator = np.random.default_rng(seed)
-    direction = np.concatenate([np.ones(len(tokens)), -np.ones(len(others))])
-    for place, feature in enumerate(features):
-        values = np.concatenate([tokens[:, feature], others[:, feature]])
-        line = GaugeLine(direction, 0, len(direction))
-        given = certificate.candidates(line, values, np.full(len(values), 4 * ROUNDING) * np.abs(values).max(), grid)
-        # the coarse grids that exclude a candidate quickly elsewhere are the ones that every shift keeps: any order will do
-        kept = certificate.sieve(replace(given, order=generator.permutation(given.order)))
-        survivors[place] = len(kept)
-        if len(kept) == 1:
-            constants[place] = given.alpha(kept)[0]
-    return LatticeAttack(features, constants, survivors)

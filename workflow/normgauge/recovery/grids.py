@@ -28,6 +28,11 @@ class Grid:
         """The smallest positive grid point, and the spacing of the subnormal range."""
         return 2.0 ** (self.minimum_exponent - self.mantissa)
 
+    @property
+    def largest(self) -> float:
+        """The largest finite grid point."""
+        return (2.0 - 2.0**-self.mantissa) * 2.0 ** (1 - self.minimum_exponent)
+
     def ulp(self, values: np.ndarray) -> np.ndarray:
         """Spacing of the grid at each value, on the side away from zero."""
         exponents = np.asarray(values, dtype=np.float64).view(np.int64) & _EXPONENT_BITS

@@ -4,7 +4,7 @@
 
 OUTPUT gets `recovered.safetensors` (storage dtype, NaN where undetermined), `claimed.safetensors` (bool: margin at least 4),
 `falsified.safetensors` (what the same solve says when rows are permuted), `report.json`, and `evidence.safetensors` (the stragglers',
-for the second stage).
+for the second stage); where embedding sums are observed `attacked.safetensors`, what the grid alone says of a table.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from normgauge.progress import Progress
 from normgauge.provenance import atomic_path
 from normgauge.recovery import certificate, embeddings, falsifier, grids, hardest, maps, norm_parameters
 from normgauge.recovery.arithmetic import Arithmetic, arithmetic
+from normgauge.recovery.attack import Attack, attack
 from normgauge.recovery.description import Description, ObservedMap, ObservedNorm
 from normgauge.recovery.hardest import Hardest
 from normgauge.recovery.least_squares import distinct_rows, row_digests
@@ -41,7 +42,6 @@ FALSIFIED_COLUMNS = 32
 CERTIFIED_SHARE = 0.01
 NULL_PLACES = 200
 NULL_BINS = 50
-ATTACKED_FEATURES = 16
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Results:
     null_counts: np.ndarray = field(default_factory=lambda: np.zeros(NULL_BINS, dtype=np.int64))
     pending: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, np.ndarray] = field(default_factory=dict)
-    attack: dict[str, Any] | None = None
+    attack: Attack | None = None
     hardest: Hardest | None = None
     hardest_study: dict[str, Any] | None = None
 
@@ -90,7 +90,7 @@ def solve_folder(folder: Path, route: Arithmetic, seed: int = 0) -> tuple[Descri
         _solve_group(description, members, behind, folder, route, seed, results)
         progress.step(len(members))
     _solve_tables(description, folder, results)
-    _attack_tables(description, folder, results)
+    results.attack = attack(description, folder)
     _study_hardest(description, folder, route, seed, results)
     for tensor in description.tensors:
         if tensor.alias_of is None and tensor.name not in results.outcomes:
@@ -335,34 +335,6 @@ def _solve_tables(description: Description, folder: Path, results: Results) -> N
         results.outcomes[name] = Outcome(np.full(shape, np.nan), np.zeros(shape), kept)
 
 
-def _attack_tables(description: Description, folder: Path, results: Results) -> None:
-    """The lattice argument on the embedding sums alone, on a sample of features: it must fail, and the share it reaches is reported."""
-    if description.embedding is None or len(description.tables) < 2:
-        return
-    total = description.embedding.read(folder)
-    first, *rest = description.tables
-    others = np.zeros(len(total), dtype=np.int64)
-    for table in rest:
-        rows = description.tensor(table.weight).shape[0]
-        others = others * rows + table.read_indices(folder, rows)
-    tokens, summed = embeddings.fixed_gauge(total, first.read_indices(folder, description.tensor(first.weight).shape[0]), others)
-    seen = np.flatnonzero(np.isfinite(tokens[:, 0]))
-    tokens, summed = tokens[seen], summed[np.isfinite(summed[:, 0])]
-    if len(rest) > 1:  # sums of several tables' rows lie on no grid
-        summed = summed[:0]
-    grid = grids.grid(description.tensor(first.weight).dtype)
-    features = np.unique(np.linspace(0, total.shape[1] - 1, ATTACKED_FEATURES).astype(int))
-    found = embeddings.lattice_attack(tokens, summed, features, grid, seed=0)
-    results.attack = {
-        "table": first.weight,
-        "features": found.features.tolist(),
-        "survivors": found.survivors.tolist(),
-        "rows": len(tokens) + len(summed),
-        "row": int(seen[0]),
-        "values": [None if np.isnan(value) else value for value in grid.round(tokens[0, features] + found.constants).tolist()],
-    }
-
-
 def write(folder: Path, description: Description, results: Results) -> None:
     """The output folder, atomically."""
     with atomic_path(folder) as temporary:
@@ -393,14 +365,29 @@ def write(folder: Path, description: Description, results: Results) -> None:
             "certificates": results.certificates,
             "null_counts": results.null_counts.tolist(),
             "stragglers": results.pending,
-            "embedding_attack": results.attack,
+            "embedding_attack": _attack_report(results.attack),
             "hardest": results.hardest_study,
         }
         (temporary / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+        if results.attack:
+            reached = {"rows": results.attack.rows, "values": results.attack.values}
+            save_file({name: torch.from_numpy(array) for name, array in reached.items()}, temporary / "attacked.safetensors")
         save_file(
             {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in results.evidence.items()},
             temporary / "evidence.safetensors",
         )
+
+
+def _attack_report(found: Attack | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "table": found.table,
+        "rows": found.constraints,
+        "survivors": found.survivors.tolist(),
+        "sides": found.sides,
+        "single": found.features.tolist(),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

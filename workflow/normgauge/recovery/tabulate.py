@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,10 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
         "stragglers": len(evidence["stragglers"]),
         "chunks": max((row["chunks"] for row in evidence["stragglers"]), default=0),
         "attacked": len(evidence["attack"]),
+        "attack_inside": sum(row["inside"] for row in evidence["attack"]),
+        "attack_survivors": statistics.median_low(survivors) if (survivors := [row["survivors"] for row in evidence["attack"]]) else None,
         "attack_reached": sum(bool(row["right"]) for row in evidence["attack"]),
+        "attack_values": sum(row["rows"] for row in evidence["attack"] if row["right"]),
         "sha256_equal": None if None in hashes else all(hashes),
         "route_differences": None if routes is None else sum(row["different"] for row in routes),
     }

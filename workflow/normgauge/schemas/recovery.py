@@ -66,7 +66,10 @@ _EXACT_RECOVERY = (
     ("stragglers", INT, "columns that the joint fit left with a margin below 4", "columns"),
     ("chunks", INT, "fresh chunks drawn for them", "chunks"),
     ("attacked", INT, "features whose embedding gauge the grid alone was tried on", "features"),
-    ("attack_reached", INT, "of these, with exactly one survivor, and that the stored one", "features"),
+    ("attack_inside", INT, "of these, with the stored shift among the survivors: all, or the attack is at fault", "features"),
+    ("attack_survivors", INT, "median over them of the shifts that keep every row on the grid", "shifts"),
+    ("attack_reached", INT, "features with exactly one survivor, and that the stored one", "features"),
+    ("attack_values", INT, "values that these hold in the rows that occurred", "values"),
     ("sha256_equal", BOOL, "whether the assembled file is the stored one; null where it cannot be assembled"),
     ("route_differences", INT, "values that both arithmetic routes claim with different bits; null where one was run", "values"),
     ("seconds", FLOAT, "time of the solver", "s"),
@@ -114,8 +117,9 @@ tables = Tables(
         "recovery_attack": schema(
             ("feature", INT, "!coordinate of the embedding"),
             ("rows", INT, "!table rows that must lie on the grid at once", "rows"),
-            ("survivors", INT, "!shifts of one table against the other that keep every row on the grid", "shifts"),
-            ("right", BOOL, "whether the only survivor gives the stored value; null where there is not exactly one"),
+            ("survivors", INT, "!shifts of one table against the other that keep every row on the grid, of all there are", "shifts"),
+            ("inside", BOOL, "!whether the stored shift is among them"),
+            ("right", BOOL, "whether the only survivor gives the stored values; null where there is not exactly one"),
         ),
         "recovery_routes": schema(
             ("tensor", STRING, "!tensor name"),
