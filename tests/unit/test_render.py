@@ -164,6 +164,51 @@ def test_words_and_settings_of_the_published_table2(subjects: list[Subject]) -> 
     assert row(table2(subjects, [wrong]), model, kind="re-initialised")["status"] == "not published"
 
 
+def test_singular_values_are_compared_per_root_of_their_number_of_samples() -> None:
+    """A model whose activations repeat four times has twice the singular values, and the same status."""
+    low = Published("table2", "Some", "some-model", "body_sigma_low", 2.0, 0.2, "statistical", n=65536)
+    high = replace(low, column="body_sigma_high", value=50.0, tolerance=5.0)
+
+    def found(n: int, scale: float) -> dict:
+        own = subject([], [])
+        stack = own.stacks[0] | {"n": n, "body_sigma_low": 2.1 * scale, "body_sigma_high": 49.0 * scale}
+        (made,) = table2([replace(own, stacks=[stack])], [low, high])
+        return made
+
+    for n, scale in ((65536, 1.0), (4 * 65536, 2.0), (65536 // 4, 0.5)):
+        made = found(n, scale)
+        assert (made["status"], made["deviations"]) == ("reproduced", [])
+        assert made["body_sigma_low_per_sqrt_n"] == pytest.approx(2.1 / 256)
+        assert made["published_body_sigma_high_per_sqrt_n"] == pytest.approx(50 / 256)
+        assert made["published_n"] == 65536
+    assert found(65536, 2.0)["deviations"] == ["body_sigma_low", "body_sigma_high"]
+
+
+def test_a_published_singular_value_without_its_number_of_samples_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "published.yaml"
+    record = {"table": "table2", "row": "A", "model": "a", "column": "body_sigma_low"}
+    records = [record | {"value": 2.0, "tolerance": 0.2, "kind": "statistical"}]
+    sample = {"table": "table2", "row": "A", "n": 8192, "source": "its caption"}
+    path.write_text(yaml.safe_dump({"samples": [sample], "published": records}))
+    assert read_published(path)[0].n == 8192
+    path.write_text(yaml.safe_dump({"published": records}))
+    with pytest.raises(InputError, match=r"published.yaml: body_sigma_low of A grows .* under samples, table table2"):
+        read_published(path)
+    path.write_text(yaml.safe_dump({"samples": [sample | {"n": 0}], "published": records}))
+    with pytest.raises(InputError, match=r"published.yaml: entry 1 of samples must have exactly"):
+        read_published(path)
+
+
+def test_the_published_numbers_of_samples_agree_with_the_printed_ratios(published: list[Published]) -> None:
+    values = {(record.table, record.row, record.column): record for record in published}
+    ratios = [record for record in published if record.column == "n_over_d"]
+    assert len(ratios) == 14
+    for record in ratios:
+        width = values[record.table, record.row, "width"].value
+        assert record.n is not None
+        assert abs(record.n / width - record.value) <= record.tolerance, record.row
+
+
 def test_published_numbers_belong_to_the_primary_stack(subjects: list[Subject]) -> None:
     record = Published("trained_vs_random", "Some", "whisper-tiny-en", "trained_max_ratio", 1.0, 0.1, "statistical")
     rows = trained_vs_random(subjects, [record])
@@ -429,8 +474,8 @@ def test_marks_and_words_of_the_tables(drawn: dict[str, Figure]) -> None:
         "below floor",
         "re-initialised, 5 seeds",
         "n over d below 10",
-        "0.925 – 14.0 *",
-        "2.53 – 50.1",
+        "0.0102 – 0.154 *",
+        "0.00988 – 0.196",
     ):
         assert words in second
     assert "the activations read as LayerNorm, the parameters as RMSNorm" in second.replace("\n", " ")

@@ -97,7 +97,7 @@ def table2(rows: Rows) -> Figure:
         Column("$L$"),
         Column("$h$"),
         Column("$n/d$"),
-        Column(f"body ${SIGMA}$", align="center"),
+        Column(rf"body ${SIGMA}/\!\sqrt{{n}}$", align="center"),
         Column("behaviour", align="left", flexible=True),
         Column(r"$|\cos(u_\perp,\gamma^{-1})|$"),
         Column(r"$|\cos(u_\perp,\mathbf{1})|$"),
@@ -114,7 +114,8 @@ def table2(rows: Rows) -> Figure:
         def value(text: str, *names: str) -> Cell:
             return _deviating(text) if deviates.intersection(names) else cell(text)
 
-        sigma = "below floor" if row["body_sigma_low"] is None else _range(row["body_sigma_low"], row["body_sigma_high"])
+        low, high = (row[f"body_sigma_{end}_per_sqrt_n"] for end in ("low", "high"))
+        sigma = "below floor" if low is None else _range(low, high)
         measured = (
             value(sigma, "body_sigma_low", "body_sigma_high"),
             value(plain(row["behaviour"]), "behaviour"),
@@ -140,8 +141,9 @@ def table2(rows: Rows) -> Figure:
         return lines
 
     text = [
-        rf"body ${SIGMA}$: smallest and largest over the block outputs $X_1,\ldots,X_L$ of the smallest active singular value of the "
-        rf"centred activations (not divided by $\sqrt{{n}}$). behaviour: of ${SIGMA}(X_\ell)/{SIGMA}(X_0)$ along the depth. Cosines: of "
+        rf"body ${SIGMA}/\!\sqrt{{n}}$: smallest and largest over the block outputs $X_1,\ldots,X_L$ of the smallest active singular "
+        rf"value of the centred activations, over $\sqrt{{n}}$: singular values grow with the number of tokens, and the published "
+        rf"ones belong to another number. behaviour: of ${SIGMA}(X_\ell)/{SIGMA}(X_0)$ along the depth. Cosines: of "
         r"the bottom singular direction $u_\perp$ of the centred activations after the terminal norm (post-norm models: at the last "
         f"block output). {_counts_note(rows)}",
         "re-initialised: the same architecture from fresh seeds; medians over them, words counted where seeds differ.",
@@ -150,14 +152,14 @@ def table2(rows: Rows) -> Figure:
 
 
 def _published_table2(row: Row) -> BodyRow:
-    low, high = row["published_body_sigma_low"], row["published_body_sigma_high"]
+    low, high = (row[f"published_body_sigma_{end}_per_sqrt_n"] for end in ("low", "high"))
     texts = (
         "published",
         "",
         _blank(row["published_blocks"], str),
         _blank(row["published_width"], str),
         _blank(row["published_n_over_d"], _printed),
-        "" if low is None else f"{_printed(low)} – {_printed(high)}",
+        "" if low is None else _range(low, high),
         row["published_behaviour"] or "",
         _blank(row["published_post_norm_cos_gamma_inv"], lambda value: decimals(value, 3)),
         _blank(row["published_post_norm_cos_ones"], lambda value: decimals(value, 3)),

@@ -7,6 +7,7 @@ A `Subject` gathers what was measured on one checkpoint together with the re-ini
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ Rows = Sequence[Row]
 SCHUR_TAP = "query_key_value_input"
 PROFILE_TAPS = ("embedding", "output")
 RANDOM = "random initialisation"
+GROWS_WITH_SAMPLES = ("body_sigma_low", "body_sigma_high")
+"""Columns of singular values: they grow as sqrt(n), so they are compared per sqrt(n) and need the published n."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Published:
-    """One published number or word: our table and column of the same name, and the difference that still counts as the same."""
+    """A published number or word: our table and column, and the difference that still counts as the same.
+
+    n: samples (tokens) behind it, where the publication says; needed for the columns of GROWS_WITH_SAMPLES.
+    """
 
     table: str
     row: str
@@ -82,24 +88,53 @@ class Published:
     value: float | str
     tolerance: float
     kind: str
+    n: int | None = None
 
-    def matches(self, value: float | str) -> bool:
+    def matches(self, value: float | str, n: int | None) -> bool:
+        """Whether our value, of n samples, is the published one; singular values are compared per sqrt(n)."""
         if isinstance(value, str) or isinstance(self.value, str):
             return value == self.value
+        if self.column in GROWS_WITH_SAMPLES:
+            if n is None or self.n is None:
+                raise ValueError(f"{self.column} of {self.model}: compared per sqrt(n), so both n must be known")
+            value *= math.sqrt(self.n / n)
         return abs(value - self.value) <= self.tolerance
 
 
 def read_published(path: str | os.PathLike[str]) -> list[Published]:
-    """The records of config/published.yaml; InputError names the file and the record that is not one."""
-    records = (read_yaml(path) or {}).get("published", [])
+    """The records of config/published.yaml, each with the n that `samples` gives its row.
+
+    Raises InputError naming the file and the record or row that is wrong, and for a record of a singular value whose row has
+    no n.
+    """
+    document = read_yaml(path) or {}
+    samples = _samples(path, document.get("samples", []))
     published = []
-    for number, record in enumerate(records, 1):
+    for number, record in enumerate(document.get("published", []), 1):
         try:
-            published.append(Published(**record))
-        except TypeError as error:
-            expected = ", ".join(Published.__dataclass_fields__)
+            record = Published(**record, n=samples.get((record["table"], record["row"])))
+        except (TypeError, KeyError) as error:
+            expected = ", ".join(name for name in Published.__dataclass_fields__ if name != "n")
             raise InputError(f"{Path(path)}: record {number} of published must have exactly the keys {expected} ({error})") from error
+        if record.column in GROWS_WITH_SAMPLES and record.n is None:
+            raise InputError(
+                f"{Path(path)}: {record.column} of {record.row} grows with the number of samples; "
+                f"state the published one under samples, table {record.table}"
+            )
+        published.append(record)
     return published
+
+
+def _samples(path: str | os.PathLike[str], entries: Sequence[Any]) -> dict[tuple[str, str], int]:
+    """(table, row) -> published number of samples."""
+    samples = {}
+    for number, entry in enumerate(entries, 1):
+        keys = {"table", "row", "n", "source"}
+        if not isinstance(entry, dict) or set(entry) != keys or not isinstance(entry["n"], int) or entry["n"] < 1:
+            expected = "the keys table, row, n (a positive number) and source"
+            raise InputError(f"{Path(path)}: entry {number} of samples must have exactly {expected}, got {entry}")
+        samples[entry["table"], entry["row"]] = entry["n"]
+    return samples
 
 
 def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]) -> list[Subject]:
@@ -178,7 +213,9 @@ def _compare(
     ]
     if not records:
         return "not published", []
-    deviations = [record.column for record in records if row[record.column] is not None and not record.matches(row[record.column])]
+    deviations = [
+        record.column for record in records if row[record.column] is not None and not record.matches(row[record.column], row["n"])
+    ]
     if deviations:
         return "deviates", deviations
     return ("not measured" if any(row[record.column] is None for record in records) else "reproduced"), []
@@ -190,7 +227,9 @@ def _published_values(published: Sequence[Published], table: str, model: str | N
 
 
 def _published_columns(table: str) -> list[str]:
-    return [name.removeprefix("published_") for name in tables.schemas[table].names if name.startswith("published_")]
+    """Our columns that have a published counterpart: what is derived from those (n, per sqrt(n)) is not one."""
+    names = [name.removeprefix("published_") for name in tables.schemas[table].names if name.startswith("published_")]
+    return [name for name in names if name != "n" and not name.endswith("_per_sqrt_n")]
 
 
 def _unique(values: Iterable[Any]) -> list[Any]:
@@ -303,8 +342,24 @@ def _table2_row(subject: Subject, kind: str, seeds: int, stack: Row, published: 
     columns = _published_columns("table2")
     model = subject.model if kind == "trained" and stack["primary"] else None
     row |= _published_values(published, "table2", model, columns)
+    row |= _per_root_n(row, published, model)
     status, deviations = _compare(published, "table2", model or "", row, columns)
     return row | {"status": status, "deviations": deviations}
+
+
+def _per_root_n(row: Row, published: Sequence[Published], model: str | None) -> Row:
+    """The singular values of a table-2 row over sqrt(n), ours and the published ones with their own n."""
+    numbers = {record.n for record in published if (record.table, record.model) == ("table2", model)}
+    published_n = next(iter(numbers - {None}), None)
+    return {"published_n": published_n} | {
+        f"{prefix}{column}_per_sqrt_n": _over_root(row[f"{prefix}{column}"], n)
+        for prefix, n in (("", row["n"]), ("published_", published_n))
+        for column in GROWS_WITH_SAMPLES
+    }
+
+
+def _over_root(value: float | None, n: int | None) -> float | None:
+    return None if value is None or n is None else value / math.sqrt(n)
 
 
 def _pool_stacks(rows: Rows) -> Row:
