@@ -25,6 +25,7 @@ rule capture_moments:
         schur_sites=capture_option("schur_sites"),
         accumulation=capture_option("accumulation"),
         batch_size=capture_option("batch_size"),
+        jackknife_groups=capture_option("jackknife_groups"),
     script:
         "../scripts/capture_moments.py"
 
@@ -58,5 +59,6 @@ rule measure_reinitialised:
         accumulation=capture_option("accumulation"),
         force_cov32=capture_option("force_cov32"),
         batch_size=capture_option("batch_size"),
+        jackknife_groups=capture_option("jackknife_groups"),
     script:
         "../scripts/measure_reinitialised.py"

@@ -24,5 +24,6 @@ with reporting(snakemake):
         shard=int(wildcards.shard),
         shards=int(wildcards.shards),
         batch_size=params.batch_size,
+        jackknife_groups=params.jackknife_groups,
         gpus=snakemake.resources.gpu,
     )

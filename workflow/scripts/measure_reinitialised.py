@@ -18,6 +18,7 @@ with reporting(snakemake):
         schur_taps=params.schur_sites,
         accumulation=params.accumulation,
         batch_size=params.batch_size,
+        jackknife_groups=params.jackknife_groups,
         force_cov32=params.force_cov32,
         gpus=snakemake.resources.gpu,
     )

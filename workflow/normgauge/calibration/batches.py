@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,12 @@ class Batch:
     """`inputs`: keyword arguments of the model's forward (ids int64, features float32).
 
     `masks[stack]`: bool (batch, positions), true where a position counts, or None when all do.
+    `groups`: of each sequence, the number of its group in the whole calibration; empty where sequences are not grouped.
     """
 
     inputs: Mapping[str, Tensor]
     masks: Mapping[str, Tensor | None]
+    groups: tuple[int, ...] = ()
 
 
 def count_sequences(path: str | os.PathLike[str]) -> int:
@@ -53,8 +55,11 @@ def batches(
     config: Any,
     shard: tuple[int, int] = (0, 1),
     batch_size: int = 8,
+    groups: int = 0,
 ) -> Iterator[Batch]:
     """Batches of the rows [n i / c, n (i + 1) / c) of shard (i, c), in order.
+
+    groups: into how many groups the sequences of the whole calibration are sorted; 0 for none.
 
     `folder` is the checkpoint's, read for its preprocessor_config.json alone. Everything is verified before the first batch:
     raises InputError when the file, or a row's content, does not have the sha256 written when it was prepared, when its kind does not
@@ -66,13 +71,28 @@ def batches(
     index, count = shard
     if not 0 <= index < count or count > len(rows):
         raise InputError(f"shard {index} of {count}: expected 0 <= shard < shards <= {len(rows)} sequences; lower capture.shards")
-    chosen = rows[len(rows) * index // count : len(rows) * (index + 1) // count]
+    part = slice(len(rows) * index // count, len(rows) * (index + 1) // count)
+    chosen = rows[part]
+    numbers = sequence_groups(rows, groups)[part] if groups else ()
     channels = getattr(config, "num_channels", 3)
     for row in chosen:
         if content_sha256(row, channels) != row["sha256"]:
             raise InputError(f"{Path(path).name}: sequence {row['sequence']} does not match its sha256; delete the file and rerun")
     assemble = _assembler(chosen[0]["kind"], Path(path).name, folder, config)
-    return (assemble(chosen[start : start + batch_size]) for start in range(0, len(chosen), batch_size))
+    spans = (slice(start, start + batch_size) for start in range(0, len(chosen), batch_size))
+    return (replace(assemble(chosen[span]), groups=tuple(numbers[span])) for span in spans)
+
+
+def sequence_groups(rows: Rows, count: int) -> list[int]:
+    """Of each row of a calibration the number of its group, from 0 to at most count - 1.
+
+    A jackknife over sequences leaves a group out at once. Neighbours stand together, since passages
+    of one text resemble each other, and so do all crops of one picture, which lie apart.
+    """
+    units = [row["source"].rpartition(", ")[0] if row["kind"] == "image" else number for number, row in enumerate(rows)]
+    order = {unit: place for place, unit in enumerate(dict.fromkeys(units))}
+    found = min(count, len(order))
+    return [order[unit] * found // len(order) for unit in units]
 
 
 def _assembler(kind: str, name: str, folder: str | os.PathLike[str], config: Any) -> Callable[[Rows], Batch]:

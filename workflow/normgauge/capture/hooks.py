@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, Protocol
 
 import torch
@@ -12,11 +13,15 @@ import torch
 from normgauge.anatomy.structure import Site
 from normgauge.calibration.batches import Batch
 from normgauge.errors import InputError
-from normgauge.moments import Accumulator, Moments, Workspace
+from normgauge.moments import Accumulator, GroupedAccumulator, Moments, Workspace
 from normgauge.progress import Progress
 
 CONDITION_LIMIT = 1e6
 """Above this ratio of singular values a float64 scatter loses the bottom (sqrt(eps) = 1.5e-8): `auto` then takes tsqr64."""
+
+TABULATED_GROUPS = ("residual", "terminal")
+TABULATED_TAPS = ("query_key_value_input",)
+"""Groups and taps of the sites that tables and figures show, with their uncertainty over sequences."""
 
 
 def capture(
@@ -32,17 +37,18 @@ def capture(
     model: module of the class that the sites' module paths refer to, in eval mode; floating inputs are cast to its dtype.
     accumulation: `cov32`, `cov64` or `tsqr64`. (`auto` is a second pass over some sites: see `capture_model`.)
     first_batches: the size of the whole calibration in units of the first batch.
-    Memory does not depend on the number of batches: per site one (d + 1)^2 matrix.
+    Memory does not depend on the number of batches: per site one (d + 1)^2 matrix, and half a
+    matrix per group of sequences at the sites that tables show.
     Raises InputError when a site never fires, when activations are not finite, or (after the first batch, before the long work) when
     a site will see fewer samples than it has coordinates.
     """
     workspace = Workspace()
-    accumulators = {site.id: Accumulator(accumulation, site.width, workspace) for site in sites}
+    accumulators = {site.id: _accumulator(site, accumulation, workspace) for site in sites}
     body = body_of(model)
     parameter, started = next(model.parameters()), False
     with torch.inference_mode(), hooked(model, sites, accumulators) as state:
         for batch in batches:
-            state.begin(batch.masks)
+            state.begin(batch.masks, batch.groups)
             body(**{key: placed(value, parameter) for key, value in batch.inputs.items()})
             state.check_all_fired()
             if not started:
@@ -53,12 +59,20 @@ def capture(
     return {site.id: accumulators[site.id].moments() for site in sites}
 
 
+def _accumulator(site: Site, accumulation: str, workspace: Workspace) -> Accumulator | GroupedAccumulator:
+    """With groups at the sites that tables show; samples are compared at X_0 and block 1's input."""
+    if site.group in TABULATED_GROUPS or site.tap in TABULATED_TAPS:
+        first = site.tap == "embedding" or (site.block == 1 and site.tap in TABULATED_TAPS)
+        return GroupedAccumulator(accumulation, site.width, workspace, distinct=first)
+    return Accumulator(accumulation, site.width, workspace)
+
+
 def body_of(model: torch.nn.Module) -> torch.nn.Module:
     """The model without its head, where transformers separates them: every site lies in it, and a head over a vocabulary may cost more."""
     return getattr(model, "base_model", model)
 
 
-def _expect_enough_samples(accumulators: dict[str, Accumulator], first_batches: float) -> None:
+def _expect_enough_samples(accumulators: Mapping[str, Accumulator | GroupedAccumulator], first_batches: float) -> None:
     """Refuse fewer samples than coordinates: the bottom of the spectrum would be the sample's, not the model's."""
     for site, accumulator in accumulators.items():
         expected = accumulator.n * first_batches
@@ -76,21 +90,25 @@ def placed(value: Any, parameter: torch.Tensor) -> Any:
 
 
 class Receiver(Protocol):
-    """What takes the activations of one site, (rows, width) per call of its module."""
+    """What takes the activations of one site, (rows, width) per call of its module.
+
+    A `GroupedAccumulator` takes those of each group of sequences by itself.
+    """
 
     def update(self, rows: torch.Tensor, /) -> None: ...
 
 
 class _State:
-    """What the hooks share during one forward pass: the masks, and how often each module has been called."""
+    """What the hooks share during one forward pass: masks, groups of sequences, and how often each module has been called."""
 
     def __init__(self, sites: Sequence[Site], accumulators: Mapping[str, Receiver]) -> None:
         self.sites, self.accumulators = sites, accumulators
         self.masks: Mapping[str, torch.Tensor | None] = {}
+        self.groups: tuple[int, ...] = ()
         self.calls: dict[tuple[str, str], int] = defaultdict(int)
 
-    def begin(self, masks: Mapping[str, torch.Tensor | None]) -> None:
-        self.masks = masks
+    def begin(self, masks: Mapping[str, torch.Tensor | None], groups: tuple[int, ...] = ()) -> None:
+        self.masks, self.groups = masks, groups
         self.calls.clear()
 
     def receive(self, module: str, hook: str, sites: Sequence[Site], value: Any) -> None:
@@ -103,14 +121,29 @@ class _State:
     def _add(self, site: Site, activations: torch.Tensor) -> None:
         if activations.shape[-1] != site.width:
             raise InputError(f"site {site.id}: expected width {site.width}, the module {site.module} gave {tuple(activations.shape)}")
-        mask = self.masks.get(site.stack)
+        receiver = self.accumulators[site.id]
         rows = activations.reshape(-1, site.width)
-        if mask is not None:
-            rows = rows[mask.reshape(-1).to(rows.device)]
+        mask = self.masks.get(site.stack)
+        kept = None if mask is None else mask.reshape(-1).to(rows.device)
         try:
-            self.accumulators[site.id].update(rows)
+            if isinstance(receiver, GroupedAccumulator) and self.groups:
+                for group, span in self._spans(len(rows)):
+                    receiver.update(rows[span] if kept is None else rows[span][kept[span]], group)
+            else:
+                receiver.update(rows if kept is None else rows[kept])
         except InputError as error:
             raise InputError(f"site {site.id}: {error}") from error
+
+    def _spans(self, rows: int) -> Iterator[tuple[int, slice]]:
+        """Neighbouring sequences of one group, as (group, the slice of their rows)."""
+        length, rest = divmod(rows, len(self.groups))
+        if rest:
+            raise ValueError(f"{rows} rows of {len(self.groups)} sequences")
+        start = 0
+        for group, members in groupby(self.groups):
+            stop = start + length * len(list(members))
+            yield group, slice(start, stop)
+            start = stop
 
     def check_all_fired(self) -> None:
         for site in self.sites:

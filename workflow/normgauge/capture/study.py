@@ -99,12 +99,14 @@ def capture_checkpoint(
     shard: int,
     shards: int,
     batch_size: int,
+    jackknife_groups: int = 0,
     gpus: int = 0,
 ) -> None:
     """Run the checkpoint in `folder` over its calibration and write moments/{shard}-of-{shards}/.
 
     forward_dtypes: forward dtype -> site groups. Writes a folder for each dtype, with `norms.parquet` and one
-    `{site id with / as __}.parquet` per site, all or nothing. gpus: 1 to run the forward passes on a GPU.
+    `{site id with / as __}.parquet` per site, all or nothing. jackknife_groups: groups of sequences
+    of the whole calibration whose moments are kept apart. gpus: 1 to run the forward passes on a GPU.
     """
     sequences = count_sequences(calibration)
     if shards > sequences:
@@ -114,7 +116,14 @@ def capture_checkpoint(
     sites_by_dtype = {forward_dtype: select_sites(anatomy, groups, schur_taps) for forward_dtype, groups in forward_dtypes.items()}
 
     def source() -> Iterable[Batch]:
-        return batches(calibration, folder=folder, config=checkpoint.config, shard=(shard, shards), batch_size=batch_size)
+        return batches(
+            calibration,
+            folder=folder,
+            config=checkpoint.config,
+            shard=(shard, shards),
+            batch_size=batch_size,
+            groups=jackknife_groups,
+        )
 
     device = forward_device(gpus)
     own = sequences * (shard + 1) // shards - sequences * shard // shards

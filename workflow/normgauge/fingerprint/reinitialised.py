@@ -34,6 +34,7 @@ def fingerprint_reinitialised(
     schur_taps: Sequence[str] | None,
     accumulation: str,
     batch_size: int,
+    jackknife_groups: int = 0,
     force_cov32: bool = False,
     gpus: int = 0,
 ) -> None:
@@ -49,7 +50,7 @@ def fingerprint_reinitialised(
     steps = -(-sequences // batch_size)
 
     def source() -> Iterable[Batch]:
-        return batches(calibration, folder=folder, config=checkpoint.config, batch_size=batch_size)
+        return batches(calibration, folder=folder, config=checkpoint.config, batch_size=batch_size, groups=jackknife_groups)
 
     def one(seed: int) -> tuple[Rows, Rows, Rows]:
         measurements = []

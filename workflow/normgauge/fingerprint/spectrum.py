@@ -98,7 +98,7 @@ def _one_protocol(moments: Moments, sigma: np.ndarray, forward_floor: float) -> 
 
 
 def limits(columns: dict[str, Any], n: int, d: int, norm: NormFacts | None, precision: str) -> list[str]:
-    """Flags of a row, from its columns."""
+    """Flags of a row, from its columns. n: samples, or the different ones among them where they were counted."""
     floor = max(columns["forward_floor"], columns["accumulator_floor"])
     conditions = {
         "n-over-d-below-10": n < 10 * d,

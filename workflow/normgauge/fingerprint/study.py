@@ -16,7 +16,7 @@ from normgauge.fingerprint.spectrum import ROUNDOFF, check_accumulation, limits,
 from normgauge.moments import Moments
 
 Rows = list[dict[str, Any]]
-PLACE = ("site", "stack", "block", "tap", "norm", "n", "d", "forward_dtype", "accumulation")
+PLACE = ("site", "stack", "block", "tap", "norm", "n", "distinct_rows", "d", "forward_dtype", "accumulation")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Identity:
 
 
 def _place(site: Site, moments: Moments, forward_dtype: str) -> dict[str, Any]:
-    values = (site.id, site.stack, site.block, site.tap, site.norm, moments.n, moments.d, forward_dtype, moments.method)
+    place = (site.id, site.stack, site.block, site.tap, site.norm)
+    values = (*place, moments.n, moments.distinct_rows, moments.d, forward_dtype, moments.method)
     return dict(zip(PLACE, values, strict=True))
 
 
@@ -68,7 +69,7 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
         norm = measurement.norms[name] if name else None
         columns = spectrum_columns(site.id, moments, measurement.forward_dtype, norm)
         check_accumulation(site.id, moments, columns["sigma_max"], force_cov32)
-        flags = limits(columns, moments.n, moments.d, norm, identity.precision)
+        flags = limits(columns, moments.least_samples, moments.d, norm, identity.precision)
         if site.norm and norm:
             flags += [f"protocol:{fault}" for fault in protocol_check(columns, moments, norm)]
         rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "ratio_to_embedding": None, "flags": flags})
@@ -91,7 +92,7 @@ def schur_rows(measurement: Measurement, identity: Identity, force_cov32: bool =
         columns = schur_columns(moments, measurement.forward_dtype, norm)
         check_accumulation(site.id, moments, (moments.n * max(columns["lambda_max"], 0.0)) ** 0.5, force_cov32)
         conditions = {
-            "n-over-d-below-10": moments.n < 10 * moments.d,
+            "n-over-d-below-10": moments.least_samples < 10 * moments.d,
             "zero-gain": norm is not None and norm.has_zero_gain,
             f"stored-{identity.precision}": identity.precision != "full",
         }
@@ -142,6 +143,7 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
         "width": width,
         "n": n,
         "n_over_d": n / width,
+        "distinct_over_d": embedding["distinct_rows"] / width if embedding["distinct_rows"] else None,
         "forward_dtype": embedding["forward_dtype"],
         "accumulation": embedding["accumulation"],
         "body_sigma_low": _value(extreme(body, "sigma_active_min", min), "sigma_active_min"),

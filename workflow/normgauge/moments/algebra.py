@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.linalg import eigh
 from threadpoolctl import ThreadpoolController
 
 from normgauge.errors import InputError
+from normgauge.moments.packed import PackedMoments, packed_triangle
 
 EPSILON = {"cov32": float(np.finfo(np.float32).eps), "cov64": float(np.finfo(np.float64).eps), "tsqr64": float(np.finfo(np.float64).eps)}
 
@@ -71,6 +72,8 @@ class Moments:
     matrix: (d, d) float64. For `cov*` the centred scatter S = sum (x - mean)(x - mean)^T; for `tsqr64` the upper triangular
         R with R^T R = S, from a QR factorisation of the samples (Golub and Van Loan, Matrix Computations, section 5.2; the
         streaming form is Demmel et al. 2012, "Communication-optimal parallel and sequential QR and LU factorizations").
+    groups: the same samples by group of sequences, number -> moments; empty where that was not kept.
+    distinct: sorted uint64 hashes of the distinct samples, where they were kept.
 
     Merging is associative and commutative up to rounding, and the empty moments are its identity.
     """
@@ -79,10 +82,32 @@ class Moments:
     n: int
     mean: np.ndarray
     matrix: np.ndarray
+    groups: Mapping[int, PackedMoments] = field(default_factory=dict)
+    distinct: np.ndarray | None = None
 
     @property
     def d(self) -> int:
         return int(self.mean.shape[0])
+
+    @property
+    def distinct_rows(self) -> int | None:
+        """How many different samples there are, None where they were not compared."""
+        return None if self.distinct is None else int(self.distinct.size)
+
+    @property
+    def least_samples(self) -> int:
+        """The number of different samples where they were compared, else of all: what a covariance of these coordinates rests on."""
+        return self.n if self.distinct is None else int(self.distinct.size)
+
+    @classmethod
+    def of_groups(cls, groups: Mapping[int, PackedMoments], distinct: np.ndarray | None = None) -> Moments:
+        """The union of these groups, in the order of their numbers."""
+        whole = merge_all(unpack(groups[number]) for number in sorted(groups))
+        return replace(whole, groups=dict(groups), distinct=distinct)
+
+    def pack(self) -> PackedMoments:
+        """The same numbers as a packed triangle, without groups."""
+        return PackedMoments(self.method, self.n, self.mean, packed_triangle(self.matrix))
 
     @classmethod
     def empty(cls, method: str, d: int) -> Moments:
@@ -159,7 +184,8 @@ def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
 def merge(a: Moments, b: Moments) -> Moments:
     """Moments of the union of two sample sets (Chan, Golub and LeVeque 1983, updating formulae for variances).
 
-    Two triangular factors merge into one; any other pair merges as scatter matrices, and takes the less accurate method's name.
+    Two triangular factors merge into one; any other pair merges as scatter matrices, and takes the
+    less accurate method's name. Groups of one number merge likewise.
     Raises InputError when the widths differ.
     """
     if a.d != b.d:
@@ -170,10 +196,23 @@ def merge(a: Moments, b: Moments) -> Moments:
     difference = b.mean - a.mean
     mean = a.mean + difference * (b.n / n)
     between = np.sqrt(a.n * b.n / n) * difference[None]
+    groups = _merged_groups(a.groups, b.groups) if a.groups and b.groups else {}
+    distinct = None if a.distinct is None or b.distinct is None else np.union1d(a.distinct, b.distinct)
     if a.method == b.method == "tsqr64":
-        return Moments("tsqr64", n, mean, _triangle(a.matrix, b.matrix, between))
+        return Moments("tsqr64", n, mean, _triangle(a.matrix, b.matrix, between), groups, distinct)
     method = min(a.method, b.method, key=("cov32", "cov64", "tsqr64").index)
-    return Moments(method, n, mean, a.scatter() + b.scatter() + between.T @ between)
+    return Moments(method, n, mean, a.scatter() + b.scatter() + between.T @ between, groups, distinct)
+
+
+def unpack(packed: PackedMoments) -> Moments:
+    """Moments from a packed triangle."""
+    return Moments(packed.method, packed.n, packed.mean, packed.matrix())
+
+
+def _merged_groups(a: Mapping[int, PackedMoments], b: Mapping[int, PackedMoments]) -> dict[int, PackedMoments]:
+    """Groups of one number, of which each side has a part, become one."""
+    shared = {number: merge(unpack(a[number]), unpack(b[number])).pack() for number in a.keys() & b.keys()}
+    return {number: shared.get(number) or a.get(number) or b[number] for number in sorted(a.keys() | b.keys())}
 
 
 def merge_all(parts: Iterable[Moments]) -> Moments:
