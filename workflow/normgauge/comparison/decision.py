@@ -20,16 +20,26 @@ ROLES = {
     "table_row_energy": "the row of {label} changed more than a random change of the same energy would",
     "ov_copy": "the head copies the probes {more} in B",
 }
+P_VALUES = ("p", "q", "familywise_p")
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
     "additionalProperties": False,
-    "required": ["question", "label", "probability", "components", "evidence", "level", "tests", "note", "dropped_tokens"],
+    "required": ["question", "label", "declared", "components", "evidence", "level", "tests", "note", "dropped_tokens"],
     "properties": {
         "question": {"type": ["string", "null"]},
         "label": {"enum": ["A", "B", "abstain"]},
-        "probability": {"type": "number", "minimum": 0.5, "maximum": 1},
+        "declared": {
+            "type": ["object", "null"],
+            "additionalProperties": False,
+            "required": ["row", "change", *P_VALUES],
+            "properties": {
+                "row": {"type": "integer", "minimum": 0},
+                "change": {"type": "number"},
+                **{name: {"type": "number", "exclusiveMinimum": 0, "maximum": 1} for name in P_VALUES},
+            },
+        },
         "components": {
             "type": "array",
             "items": {
@@ -58,23 +68,27 @@ SCHEMA: dict[str, Any] = {
 def decide(rows: Sequence[Mapping[str, Any]], probe: str | None, dropped: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The decision from rows of schema `comparison_nulls` in the order of the file; `evidence` are their numbers, from 0.
 
-    `label` names the side with the larger copy statistic where the declared test of it is significant, else it abstains. `probability` is
-    1 - p / 2 of that test, the confidence that the sign is right; 0.5 when it abstains. `components` are those of all significant tests.
+    `label` names the side with the larger copy statistic where the declared test of it is significant, else it abstains.
+    `declared` is that test: its row, the signed change and its three p-values, null where there was none. A probability
+    that the label is right is not given: no p-value is one without a prior over pairs. `components` are those of all
+    significant tests.
     """
     evidence = [number for number, row in enumerate(rows) if row["significant"]]
-    declared = next((row for row in rows if row["statistic"] == "ov_copy_all_heads" and row["confirmatory"]), None)
-    label, probability = "abstain", 0.5
-    if declared is None:
-        note = "abstains: no declared property, since no probe set is in the vocabulary"
-    elif not declared["significant"]:
-        note = f"abstains: the declared test does not survive (q = {declared['q']:.3g}, family-wise p = {declared['familywise_p']:.3g})"
+    tested = (number for number, row in enumerate(rows) if row["statistic"] == "ov_copy_all_heads" and row["confirmatory"])
+    number = next(tested, None)
+    row = None if number is None else rows[number]
+    if row is None:
+        label, note = "abstain", "abstains: no declared property, since no probe set is in the vocabulary"
     else:
-        label, probability = ("B" if declared["change"] > 0 else "A"), 1 - declared["p"] / 2
-        note = f"the declared test survives (q = {declared['q']:.3g}, family-wise p = {declared['familywise_p']:.3g})"
+        values = f"(q = {row['q']:.3g}, family-wise p = {row['familywise_p']:.3g})"
+        if row["significant"]:
+            label, note = ("B" if row["change"] > 0 else "A"), f"the declared test survives {values}"
+        else:
+            label, note = "abstain", f"abstains: the declared test does not survive {values}"
     return {
         "question": QUESTION.format(probe=probe) if probe else None,
         "label": label,
-        "probability": probability,
+        "declared": None if row is None else {"row": number, **{name: row[name] for name in ("change", *P_VALUES)}},
         "components": [_component(rows[number]) for number in evidence if rows[number]["statistic"] in ROLES],
         "evidence": evidence,
         "level": LEVEL,

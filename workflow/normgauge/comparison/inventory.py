@@ -99,14 +99,16 @@ def _by_rows(anatomy: Anatomy, tensor: Tensor) -> bool:
 
 
 def _sums(before: np.ndarray, after: np.ndarray, floor_before: np.ndarray, floor_after: np.ndarray) -> Sums:
+    """Sums of one array. Rounding is expected of the values that differ: equal ones carry none, or the same on both sides."""
     moved = after - before
+    differ = moved != 0
     return Sums(
         values=moved.size,
-        changed=int(np.count_nonzero(moved)),
+        changed=int(np.count_nonzero(differ)),
         difference=float((moved**2).sum()),
         mean=float(((before + after) ** 2).sum()) / 4,
         first=float((before**2).sum()),
-        floor=float(floor_before.sum() + floor_after.sum()),
+        floor=float((floor_before + floor_after)[differ].sum()),
     )
 
 

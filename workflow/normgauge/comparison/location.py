@@ -8,7 +8,7 @@ ratio of the energy observed to the one expected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +50,6 @@ class Noise:
     def _spread(self, other: Noise) -> np.ndarray:
         scale = self.mean * other.mean
         return np.divide(np.sqrt(self.variance * other.variance), scale, out=np.zeros_like(scale), where=scale > 0)
-
-    def at(self, order: np.ndarray) -> Noise:
-        return Noise(self.mean[order], self.variance[order])
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +128,7 @@ def head_components(aligned: Aligned) -> list[Components]:
         noises: list[Noise] = []
         for layer in attention_layers(aligned.pair.anatomy):
             first, second = (attention_factors(side, layer, Mode.RAW) for side in (aligned.pair.a, aligned.pair.b))
-            order = aligned.orders[f"{layer.prefix}attention"]
-            noises.append(
-                _product_noise(aligned.stream.a, layer, many, shared) + _product_noise(aligned.stream.b, layer, many, shared).at(order)
-            )
+            noises.append(_kernel_noise(aligned, layer, many, shared))
             for head in range(first.heads):
                 pair = kernel(first, head), kernel(second, head)
                 values = [each.singular_values() for each in pair]
@@ -170,13 +164,35 @@ def _by_head(side: Side, layer: Layer, part: str, floor: bool) -> np.ndarray:
     return rows.reshape(side.anatomy.space(item.writes).heads, -1, rows.shape[1])
 
 
-def _product_noise(side: Side, layer: Layer, many: str, shared: str) -> Noise:
-    """Per head: what rounding the two factors as stored adds to the energy of their product; the second is shared in its group.
+def _kernel_noise(aligned: Aligned, layer: Layer, many: str, shared: str) -> Noise:
+    """Per head of A: what rounding both sides' factors as stored adds to the energy of the change of their product.
 
-    With P = R R^T and f the variances of the entries of dL, |dL R|^2 = sum_i dl_i^T P dl_i; entries are independent and uniform.
+    The second factor is shared in its group.
     """
-    factors = [_by_head(side, layer, part, False) for part in (many, shared)]
-    noise = [_by_head(side, layer, part, True) for part in (many, shared)]
+    order = aligned.orders[f"{layer.prefix}attention"]
+    sides = (aligned.stream.a, aligned.stream.b)
+    factors = [[_by_head(side, layer, part, False) for part in (many, shared)] for side in sides]
+    noise = [[_by_head(side, layer, part, True) for part in (many, shared)] for side in sides]
+    heads, groups = len(factors[0][0]), len(factors[0][1])
+    places = (order, order[:: heads // groups] * groups // heads)
+    for values in (factors, noise):
+        values[1] = [value[place] for value, place in zip(values[1], places, strict=True)]
+    noise = [_where_differing([side[part] for side in factors], [side[part] for side in noise]) for part in range(2)]
+    return _product_noise(factors[0], [part[0] for part in noise]) + _product_noise(factors[1], [part[1] for part in noise])
+
+
+def _where_differing(values: Sequence[np.ndarray], noise: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The noise of both sides, zero where their values are equal: such a value carries no rounding, or the same on both."""
+    differ = values[0] != values[1]
+    return [part * differ for part in noise]
+
+
+def _product_noise(factors: Sequence[np.ndarray], noise: Sequence[np.ndarray]) -> Noise:
+    """Per head: what rounding one side's two factors adds to the energy of their product; the second is shared in its group.
+
+    With P = R R^T and f the variances of the entries of dL, |dL R|^2 = sum_i dl_i^T P dl_i; entries are independent and
+    uniform.
+    """
     means, variances = [], []
     for head in range(len(factors[0])):
         group = head * len(factors[1]) // len(factors[0])
@@ -214,8 +230,7 @@ def unit_components(aligned: Aligned) -> Components | None:
         energies.append(units.term_energies(change_terms(units.count)))
         susceptibilities.append(parts.sum(0))
         spreads.append(2 * (weights**2).sum(0) / size)
-        order = aligned.orders[f"{layer.prefix}ffn"]
-        noises.append(_unit_noise(aligned.stream.a, layer) + _unit_noise(aligned.stream.b, layer).at(order))
+        noises.append(_layer_noise(aligned, layer))
     if not places:
         return None
     columns = [np.concatenate(column) for column in (energies, susceptibilities, spreads)]
@@ -240,12 +255,30 @@ def unit_parts(factors: tuple[np.ndarray, ...]) -> np.ndarray:
     return np.stack([length * gate * (1 + overlap), length**2, length * gate]) / 2
 
 
-def _unit_noise(side: Side, layer: Layer) -> Noise:
-    """Per unit: what rounding its rows and column as stored adds to the energies of the terms of d (x) sym(reads)."""
-    names = [part for part in ("gate", "up") if part in layer.maps]
-    reads = [matrix(side, layer.maps[name]) for name in names]
-    noise = [matrix(side, layer.maps[name], True) for name in names]
-    down, down_noise = matrix(side, layer.maps["down"]).T, matrix(side, layer.maps["down"], True).T
+def _layer_noise(aligned: Aligned, layer: Layer) -> Noise:
+    """Per unit of A: what rounding both sides' rows and columns as stored adds to the energies of the terms of the change."""
+    order = aligned.orders[f"{layer.prefix}ffn"]
+    sides = (aligned.stream.a, aligned.stream.b)
+    factors = [_rows_by_unit(side, layer, False) for side in sides]
+    noise = [_rows_by_unit(side, layer, True) for side in sides]
+    for values in (factors, noise):
+        values[1] = [value[order] for value in values[1]]
+    parts = [
+        _where_differing(values, rounding) for values, rounding in zip(zip(*factors, strict=True), zip(*noise, strict=True), strict=True)
+    ]
+    return _unit_noise(factors[0], [part[0] for part in parts]) + _unit_noise(factors[1], [part[1] for part in parts])
+
+
+def _rows_by_unit(side: Side, layer: Layer, floor: bool) -> list[np.ndarray]:
+    """What each unit writes and its rows that read, float64 (f, n) each; with `floor` their rounding variances as stored."""
+    reads = [matrix(side, layer.maps[part], floor) for part in ("gate", "up") if part in layer.maps]
+    return [matrix(side, layer.maps["down"], floor).T, *reads]
+
+
+def _unit_noise(factors: Sequence[np.ndarray], rounding: Sequence[np.ndarray]) -> Noise:
+    """Per unit: what rounding one side's factors adds to the energies of the terms of d (x) sym(reads)."""
+    down, *reads = factors
+    down_noise, *noise = rounding
     squares, lengths = (down**2).sum(1), [(read**2).sum(1) for read in reads]
     if len(reads) == 1:
         mean = down_noise.sum(1) * lengths[0] + squares * noise[0].sum(1)
@@ -274,7 +307,10 @@ def table_components(aligned: Aligned, name: str) -> Components:
         [((after - before) ** 2).sum(1) for before, after in zip(aligned.pair.a.rows(name), aligned.pair.b.rows(name), strict=True)]
     )
     noises = []
-    for parts in zip(aligned.stream.a.floor_rows(name), aligned.stream.b.floor_rows(name), strict=True):
-        noises.append(Noise(sum(part.sum(1) for part in parts), sum(_square_variance(part, np.ones(len(part))) for part in parts)))  # type: ignore[arg-type]
+    sides = (aligned.stream.a, aligned.stream.b)
+    for first, second, *floors in zip(*(side.rows(name) for side in sides), *(side.floor_rows(name) for side in sides), strict=True):
+        parts = _where_differing((first, second), floors)
+        variances = [_square_variance(part, np.ones(len(part))) for part in parts]
+        noises.append(Noise(parts[0].sum(1) + parts[1].sum(1), variances[0] + variances[1]))
     spreads = np.full(len(energies), 2 / aligned.pair.anatomy.tensor(name).shape[1])
     return Components("table_row_energy", [], energies, np.ones_like(energies), spreads, _joined(noises))

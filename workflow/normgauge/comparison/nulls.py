@@ -1,8 +1,9 @@
-"""Nulls and what is done with them: draws, p = (k + 1) / (n + 1), Benjamini-Hochberg and the largest statistic over a declared family.
+"""Nulls and what is done with them: draws, p = (k + 1) / (n + 1), Benjamini-Hochberg and the smallest p over a declared family.
 
-A test compares one observed statistic with n draws under its null, both on a scale where larger means more evidence. Its p-value counts the
-draws that reach it, k; the smallest attainable is 1 / (n + 1). Tests of the confirmatory family are declared before the data are seen; a
-component is significant when it passes both corrections there. Exploratory tests are corrected among themselves and decide nothing.
+A test compares one observed statistic with n draws under its null, both on a scale where larger means more evidence.
+Its p-value counts the draws that reach it, k; the smallest attainable is 1 / (n + 1). Tests of the confirmatory family
+are declared before the data are seen; a component is significant when it passes both corrections there. Exploratory
+tests are corrected among themselves and decide nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ LEVEL = 0.05
 """False discovery rate, and family-wise error rate, that a significant component must keep."""
 GRID = 1024  # thresholds at which the law of a maximum is tabulated
 EXACT = 7  # tokens up to which every relabelling is listed
+ROUNDING = 1e-12  # relative difference up to which two values of a statistic count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class Test:
-    """One observed statistic and its draws (n,) under a null; `place` locates it (block, part, head, unit, token, label)."""
+    """One observed statistic and its draws (n,) under a null; `place` locates it (block, part, head, unit, token, label).
+
+    `shared`: tests of one name have their draws in common: number i of each comes from the same random element, such as
+    one relabelling of the tokens in every head. Tests without a name are drawn independently of all others.
+    """
 
     statistic: str
     null: str
@@ -36,11 +42,12 @@ class Test:
     place: dict[str, Any] = field(default_factory=dict)
     change: float = float("nan")
     """The quantity itself, with its sign, where `observed` is its size."""
+    shared: str | None = None
 
     @property
     def reached(self) -> int:
         """Draws that are at least as large, up to rounding."""
-        return int((self.draws >= self.observed - 1e-12 * abs(self.observed)).sum())
+        return int((self.draws >= self.observed - ROUNDING * abs(self.observed)).sum())
 
     @property
     def p(self) -> float:
@@ -56,7 +63,7 @@ def test_rows(tests: Sequence[Test]) -> list[dict[str, Any]]:
     rows = []
     for confirmatory in (True, False):
         family = [test for test in tests if test.confirmatory == confirmatory]
-        adjusted = zip(family, benjamini_hochberg([test.p for test in family]), largest_statistic(family), strict=True)
+        adjusted = zip(family, benjamini_hochberg([test.p for test in family]), familywise(family), strict=True)
         rows += [_row(test, q, familywise) for test, q, familywise in adjusted]
     return sorted(rows, key=lambda row: (not row["confirmatory"], row["p"], -row["z"]))
 
@@ -99,26 +106,30 @@ def benjamini_hochberg(values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def largest_statistic(tests: Sequence[Test]) -> list[float]:
-    """Family-wise p-values: how often the most extreme draw of the family is at least as extreme as each test.
+def familywise(tests: Sequence[Test]) -> list[float]:
+    """Family-wise p-values: the probability, were every null of the family true, that its smallest p is at most each test's.
 
-    Tests of different nulls are made comparable by the rank of a value among its own draws; draw number i of every test is one draw of the
-    family. A test with fewer draws, because all of them are listed, draws from its list.
+    Under its null the observed value is one of the n + 1 values of a test, each as likely as the others, so all of them
+    are ranked together. Tests that share their draws are one group; the smallest p of a group is at most x with the share
+    P(x) of its n + 1 elements, whatever the dependence within it. Groups are drawn independently: 1 - prod(1 - P(x))
+    (Sidak 1967; within a group the single-step min P of Westfall and Young 1993, section 2.3).
     """
-    if not tests:
-        return []
-    count, generator = max(len(test.draws) for test in tests), np.random.default_rng(0)
-    smallest = np.ones(count)
-    for test in tests:
-        ranks = _ranks(test.draws)
-        smallest = np.minimum(smallest, ranks if len(ranks) == count else generator.choice(ranks, count))
-    return [(int((smallest <= test.p * (1 + 1e-12)).sum()) + 1) / (count + 1) for test in tests]
+    groups: dict[Any, list[Test]] = {}
+    for number, test in enumerate(tests):
+        groups.setdefault(number if test.shared is None else test.shared, []).append(test)
+    reached = np.array([test.p for test in tests]) * (1 + 1e-12)
+    log_none = np.zeros(len(tests))
+    for members in groups.values():
+        smallest = np.sort(np.min([_pooled_p(test) for test in members], axis=0))
+        with np.errstate(divide="ignore"):  # a share of one: certain to be reached
+            log_none += np.log1p(-np.searchsorted(smallest, reached, side="right") / len(smallest))
+    return (-np.expm1(log_none)).tolist()
 
 
-def _ranks(draws: np.ndarray) -> np.ndarray:
-    """The p-value that each draw would have among the others and itself, (n,)."""
-    ordered = np.sort(draws)
-    return (len(draws) - np.searchsorted(ordered, draws, side="left")) / len(draws)
+def _pooled_p(test: Test) -> np.ndarray:
+    """The p-value of the observed value, then of each draw, among all n + 1 of them, (n + 1,)."""
+    values = np.concatenate([[test.observed], test.draws])
+    return (len(values) - np.searchsorted(np.sort(values), values - ROUNDING * np.abs(values))) / len(values)
 
 
 def draws_needed(tests: int, least: int) -> int:
@@ -129,15 +140,19 @@ def draws_needed(tests: int, least: int) -> int:
 # --- the nulls
 
 
-def relabellings(matrix: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Sum over i of matrix[i, s(i)] for relabellings s other than the identity, (n,).
+def relabellings(size: int, count: int, generator: np.random.Generator) -> np.ndarray:
+    """(n, size): permutations of the tokens other than the identity.
 
     All of them up to EXACT tokens (p is then exact), else `count` random ones, which may repeat.
     """
-    size = len(matrix)
-    every = np.array(list(permutations(range(size)))[1:]) if size <= EXACT else None
-    targets = np.argsort(generator.random((count, size)), axis=1) if every is None else every
-    return matrix[np.arange(size), targets].sum(1)
+    if size <= EXACT:
+        return np.array(list(permutations(range(size)))[1:], dtype=int).reshape(-1, size)
+    return np.argsort(generator.random((count, size)), axis=1)
+
+
+def relabelled_traces(matrix: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Sum over i of matrix[i, s(i)] for every relabelling s, a row of `targets`, (n,)."""
+    return matrix[np.arange(len(matrix)), targets].sum(1)
 
 
 def sign_sums(terms: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:

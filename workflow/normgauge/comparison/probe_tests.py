@@ -15,6 +15,7 @@ from normgauge.comparison.nulls import (
     matched_tokens,
     random_rotations,
     random_subspaces,
+    relabelled_traces,
     relabellings,
     rotated_products,
     sign_sums,
@@ -31,24 +32,26 @@ MOST_HEADS = 12  # heads up to which all sign patterns are listed
 
 
 def copy_tests(layers: Sequence[tuple[int, Sides]], frames: Frames, count: int, generator: np.random.Generator) -> Iterator[Test]:
-    """Confirmatory: the copy statistic between even frames under relabelled tokens, per head and summed over all heads."""
-    total = np.zeros((frames[0].size, frames[0].size))
+    """Confirmatory: the copy statistic between even frames under relabelled tokens, per head and summed over all heads.
+
+    One relabelling acts on all heads, whose statistics depend on each other through the tokens.
+    """
+    size = frames[0].size
+    total, targets = np.zeros((size, size)), relabellings(size, count, generator)
     for block, sides in layers:
         for head in range(sides[0].heads):
             first, second = (dense(token_kernel(side, head, frame, even=True)) for side, frame in zip(sides, frames, strict=True))
             total += second - first
-            place = {"block": block, "part": "attention", "head": head}
-            yield _copy_test("ov_copy", second - first, place, frames, count, generator)
-    yield _copy_test("ov_copy_all_heads", total, {"part": "attention"}, frames, count, generator)
+            yield _copy_test("ov_copy", second - first, targets, {"block": block, "part": "attention", "head": head}, frames)
+    yield _copy_test("ov_copy_all_heads", total, targets, {"part": "attention"}, frames)
 
 
-def _copy_test(
-    statistic: str, moved: np.ndarray, place: dict[str, Any], frames: Frames, count: int, generator: np.random.Generator
-) -> Test:
+def _copy_test(statistic: str, moved: np.ndarray, targets: np.ndarray, place: dict[str, Any], frames: Frames) -> Test:
     trace = float(np.trace(moved))
-    draws = np.abs(relabellings(moved, count, generator))
-    place = {**place, "probe": frames[0].probe.name, "label": MODE}
-    return Test(statistic, "relabelled tokens", abs(trace), draws, True, place, trace)
+    draws = np.abs(relabelled_traces(moved, targets))
+    probe = frames[0].probe.name
+    place = {**place, "probe": probe, "label": MODE}
+    return Test(statistic, "relabelled tokens", abs(trace), draws, True, place, trace, f"relabelled tokens of {probe}")
 
 
 def exploratory_tests(
@@ -114,6 +117,7 @@ def _rotation_test(sides: Sides, head: int, both: Frames, frequencies: np.ndarra
         False,
         place,
         cosine,
+        f"Haar rotations of {both[0].probe.name}",
     )
 
 
@@ -137,7 +141,8 @@ def _matched_test(sides: Sides, head: int, both: Frames, others: Sequence[tuple[
         right = (reads - reads.mean(1, keepdims=True)) @ kernel.right[:, :-1].T
         parts.append(left @ right.transpose(0, 2, 1))
     draws = ((parts[1] - parts[0]) ** 2).sum((1, 2))
-    return Test("ov_probe_energy", "matched random tokens", observed, draws, False, place)
+    shared = f"matched tokens of {both[0].probe.name}"
+    return Test("ov_probe_energy", "matched random tokens", observed, draws, False, place, shared=shared)
 
 
 def _subspace_test(sides: Sides, head: int, basis: np.ndarray, subspaces: np.ndarray, place: dict[str, Any]) -> Test:
@@ -148,4 +153,5 @@ def _subspace_test(sides: Sides, head: int, basis: np.ndarray, subspaces: np.nda
     seen = subspaces.reshape(-1, subspaces.shape[2]) @ moved.left
     draws = np.einsum("ij,ij->i", seen @ gram, seen).reshape(len(subspaces), -1).sum(1)
     scale = total or 1.0
-    return Test("ov_probe_write_share", "random subspaces", observed / scale, draws / scale, False, place)
+    shared = f"subspaces of {place['probe']}"
+    return Test("ov_probe_write_share", "random subspaces", observed / scale, draws / scale, False, place, shared=shared)

@@ -13,6 +13,7 @@ from normgauge.redundancy.jacobian import count_parameters
 from normgauge.redundancy.symmetries import symmetries
 
 CLAIM_KEYS = {"published_share", "stated_parameters"}
+STATED = "reproduced with the stated parameter count, deviates with the true one"
 
 
 def claimed(anatomy: Anatomy) -> int:
@@ -39,7 +40,7 @@ def check_claims(claims: Any, where: str) -> dict[str, dict[str, float]]:
 def count_row(name: str, source: str, config: Any, claim: Mapping[str, float] | None, measured: Mapping[str, Any] | None) -> dict[str, Any]:
     """A row of schema `redundancy_counts`. `measured` is the architecture's row of `redundancy_jacobian`, where there is one.
 
-    A published share is reproduced when ours, of the model's own parameters, rounds to it. Raises InputError as `symmetries`.
+    `status` is that of `status_of`. Raises InputError as `symmetries`.
     """
     anatomy = describe(config)
     parameters = count_parameters(anatomy)
@@ -65,13 +66,25 @@ def count_row(name: str, source: str, config: Any, claim: Mapping[str, float] | 
         "published_share": published,
         "stated_parameters": stated,
         "claimed_share_stated": total / stated if stated else None,
-        "status": "not published" if published is None else "reproduced" if round(total / parameters, 3) == published else "deviates",
+        "status": status_of(published, total / parameters, total / stated if stated else None),
         "corrected": corrected,
         "corrected_share": corrected / parameters,
         "jacobian_nullity": measured["nullity"] if measured else None,
         "unused": measured["unused"] if measured else None,
         "agrees": measured["agrees"] if measured else None,
     }
+
+
+def status_of(published: float | None, share: float, share_stated: float | None) -> str:
+    """Whether a published share, given to three decimals, is ours when rounded: of the model's own parameters, else of
+    the number of parameters that was stated for it."""
+    if published is None:
+        return "not published"
+    if round(share, 3) == published:
+        return "reproduced"
+    if share_stated is not None and round(share_stated, 3) == published:
+        return STATED
+    return "deviates"
 
 
 def symmetry_rows(name: str, config: Any) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from normgauge.redundancy.readers import stored
 from normgauge.redundancy.symmetries import symmetries
 
 WEIGHT_DEVIATION, BIAS_DEVIATION = 0.5, 0.2
+LEFT_ALONE = 1e-6  # of the Jacobian along unit tangents: a hundred squares of the step of their central differences
 EXCESS = 4  # numbers that the last norm hands over, on all inputs, per parameter
 
 
@@ -74,6 +75,8 @@ def measurement(name: str, config: Any, seed: int) -> dict[str, Any]:
     unused = ~jacobian.any(0)
     rank = decide_rank(jacobian)
     nullity = jacobian.shape[1] - rank.rank
+    spanned, corrected = span_dimension(directions), sum(each.dimension for each in found)
+    violation = float(np.abs(jacobian @ directions).max() / np.abs(jacobian).max())
     explained = span_dimension(np.concatenate([directions, np.eye(jacobian.shape[1])[:, unused]], 1))
     return {
         "architecture": name,
@@ -82,14 +85,14 @@ def measurement(name: str, config: Any, seed: int) -> dict[str, Any]:
         "rows": jacobian.shape[0],
         "rank": rank.rank,
         "nullity": nullity,
-        "corrected": sum(each.dimension for each in found),
-        "tangent_rank": span_dimension(directions),
+        "corrected": corrected,
+        "tangent_rank": spanned,
         "unused": int(unused.sum()),
         "explained": explained,
         "smallest_nonzero": rank.smallest_nonzero,
         "largest_zero": rank.largest_zero,
         "floor": rank.floor,
         "decided": rank.decided,
-        "violation": float(np.abs(jacobian @ directions).max() / np.abs(jacobian).max()),
-        "agrees": rank.decided and nullity == explained,
+        "violation": violation,
+        "agrees": rank.decided and nullity == explained and spanned == corrected and violation <= LEFT_ALONE,
     }

@@ -61,7 +61,7 @@ def _summary(inventory: Paths, alignment: Paths, nulls: Paths, decision: Paths) 
         "smallest_p": min((row["p"] for row in tests), default=None),
         "strongest": _name(tests[0]) if tests and tests[0]["significant"] else None,
         "label": decided["label"],
-        "probability": decided["probability"],
+        **{f"declared_{name}": (decided["declared"] or {}).get(name) for name in ("change", "p", "familywise_p")},
     }
 
 

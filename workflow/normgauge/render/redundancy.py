@@ -62,14 +62,14 @@ def counts(rows: Rows) -> Figure:
     stated = [row for row in rows if row["claimed_share_stated"] is not None]
     text += [
         f"{plain(row['architecture'])}: over the stated {row['stated_parameters']:,} parameters the claimed share is "
-        f"{_percent(row['claimed_share_stated'])}."
+        f"{_percent(row['claimed_share_stated'])} ({row['status']})."
         for row in stated
     ]
     return draw_table("Directions in which the parameters move and the function does not", columns, sections, text)
 
 
 def _count(row: Row) -> BodyRow:
-    deviates = row["status"] == "deviates"
+    deviates = row["status"] not in ("reproduced", "not published")
     nullity = "—" if row["jacobian_nullity"] is None else f"{row['jacobian_nullity']:,}"
     doubtful = row["agrees"] is False
     published = "—" if row["published_share"] is None else f"{100 * row['published_share']:.1f}%" + (" (deviates)" if deviates else "")

@@ -29,7 +29,12 @@ tables = Tables(
                 "parameters",
             ),
             ("claimed_share_stated", FLOAT, "claimed over stated_parameters", "share"),
-            ("status", STRING, "!claimed_share, rounded, against the published share: reproduced, deviates or not published"),
+            (
+                "status",
+                STRING,
+                "!claimed_share, rounded, against the published share: reproduced, reproduced with the stated parameter count "
+                "alone, deviates, or not published",
+            ),
             ("corrected", INT, "!sum of the dimensions of the symmetries that hold", "directions"),
             ("corrected_share", FLOAT, "!corrected over parameters", "share"),
             ("jacobian_nullity", INT, "parameters minus the rank of the output Jacobian, where it was measured", "directions"),
@@ -37,7 +42,7 @@ tables = Tables(
             (
                 "agrees",
                 BOOL,
-                "whether symmetries and unused parameters span as many directions as the nullity, and the rank is decided",
+                "whether redundancy_jacobian agrees: its rank, its count and its symmetries",
             ),
         ),
         "redundancy_symmetries": schema(
@@ -63,7 +68,11 @@ tables = Tables(
             ("floor", FLOAT, "!max(rows, parameters) times the float64 epsilon"),
             ("decided", BOOL, "!whether smallest_nonzero is a thousand floors or more"),
             ("violation", FLOAT, "!largest entry of the Jacobian times the unit tangents, over its largest entry"),
-            ("agrees", BOOL, "!whether the rank is decided and nullity equals explained"),
+            (
+                "agrees",
+                BOOL,
+                "!whether the rank is decided, nullity equals explained, corrected equals tangent_rank, and violation is at most 1e-6",
+            ),
         ),
         "redundancy_checks": schema(
             ("model", STRING, "!model id"),
