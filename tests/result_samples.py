@@ -81,6 +81,7 @@ def stack_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                     precision=sample.precision,
                     objective=sample.objective,
                     placement=sample.placement,
+                    norm_kind=sample.norm,
                     norm_kind_parameters=sample.norm,
                     norm_kind_activations=sample.norm,
                     norm_kinds_agree=True,

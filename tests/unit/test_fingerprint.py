@@ -66,9 +66,9 @@ def test_the_bottom_of_a_layer_norm_output_is_the_predicted_kernel(gains, method
     norm = facts("LayerNorm", gain, BIAS)
     moments = moments_of(layer_norm(gaussian() + 1.5, gain, BIAS), method)
     columns = spectrum_columns("site", moments, "float64", norm)
-    assert columns["cos_gamma_inv"] > 0.9999
     assert columns["null_cos_gamma_inv"] > 0.9999
     assert columns["null_dimension"] == (2 if gains == "two zeros" else 1)
+    assert columns["cos_gamma_inv"] is None if gains == "two zeros" else columns["cos_gamma_inv"] > 0.9999
     assert columns["relative_gamma_inv"] < 1e-7
     assert protocol_check(columns, moments, norm) == []
     # The sign of each gain enters: the kernel of the absolute gains is another direction.
@@ -130,7 +130,10 @@ def test_float64_accumulation_resolves_what_the_planted_float32_floor_hides():
 def test_the_protocol_check_names_the_planted_fault(fault):
     moments, norm = planted_fault(fault)
     columns = spectrum_columns("site", moments, "float64", norm)
-    assert columns["cos_gamma_inv"] < 0.9999
+    if fault == "accumulator-floor":
+        assert columns["cos_gamma_inv"] is None, "its floor hides several directions"
+    else:
+        assert columns["cos_gamma_inv"] < 0.9999
     assert protocol_check(columns, moments, norm) == [fault]
 
 
@@ -271,12 +274,21 @@ def test_noise_floor_recovery(lowest, quadratic, expected):
         ([2.0, 0.9, 1.0], "intermediate-dip"),
         ([2.0, 1.5, 0.99], "depth-decreasing"),
         ([2.0, None, 3.0], "undetermined (below floor)"),
+        ([2.0, 0.5, None], "undetermined (below floor)"),
+        ([0.5, None, 3.0], "intermediate-dip"),
+        ([None, None, 0.5], "depth-decreasing"),
+        ([], "undetermined (below floor)"),
     ],
 )
 def test_behaviour(profile, expected):
-    assert behaviour("pre-norm", profile, [D] * 3, D) == expected
-    assert behaviour("post-norm", profile, [D] * 3, D) == "not applicable (post-norm)"
-    assert behaviour("pre-norm", [2.0, 2.0, 2.0], [D, D - 1, D], D) == "undetermined (rank falls below the embedding's)"
+    assert behaviour("pre-norm", profile) == expected
+    assert behaviour("post-norm", profile) == "not applicable (post-norm)"
+
+
+def test_a_ratio_below_the_floor_may_still_be_known_to_fall():
+    assert behaviour("pre-norm", [2.0, 2.0, None], [None, None, 0.7]) == "depth-decreasing"
+    assert behaviour("pre-norm", [2.0, None, 2.0], [None, 0.7, None]) == "intermediate-dip"
+    assert behaviour("pre-norm", [2.0, None, 2.0], [None, 1.3, None]) == "undetermined (below floor)"
 
 
 def test_norm_kind():

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+COLLAPSED = 0.1
+"""A gain is collapsed where |gamma_i| is below this share of the mean |gamma| (arXiv 2606.19491, A.6)."""
+
 
 @dataclass(frozen=True)
 class NormFacts:
@@ -40,6 +43,33 @@ def kernel_basis(gain: np.ndarray) -> np.ndarray:
         return np.eye(gain.size)[:, zeros]
     inverse = np.abs(gain).min() / gain
     return (inverse / np.linalg.norm(inverse))[:, None]
+
+
+@dataclass(frozen=True)
+class SmallGains:
+    """Where 1/gain may owe its direction to a few axes.
+
+    axis: (d, 1), the axis of the smallest |gain|. kept: (d,), 0 on the axes of the collapsed gains (of the smallest
+    gain where none is collapsed) and 1 elsewhere. rest: (d, 1), 1/gain on the kept axes, of length 1; None with zero
+    gains, whose axes are all that the kernel has. share: share of |1/gain|^2 on `axis`. collapsed: number of
+    collapsed gains.
+    """
+
+    axis: np.ndarray
+    kept: np.ndarray
+    rest: np.ndarray | None
+    share: float
+    collapsed: int
+
+    @classmethod
+    def of(cls, norm: NormFacts) -> SmallGains:
+        sizes, inverse = np.abs(norm.gain), norm.kernel[:, 0]
+        smallest = int(sizes.argmin())
+        collapsed = sizes < COLLAPSED * sizes.mean()
+        kept = np.where(collapsed, 0.0, 1.0)
+        kept[smallest] = 0.0
+        rest = kernel_basis(np.where(kept, norm.gain, np.inf)) if sizes[smallest] and kept.any() else None
+        return cls(np.eye(sizes.size)[:, [smallest]], kept, rest, float(inverse[smallest] ** 2), int(collapsed.sum()))
 
 
 def alignment(vector: np.ndarray, basis: np.ndarray) -> float:

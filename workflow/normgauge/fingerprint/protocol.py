@@ -43,15 +43,13 @@ def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts
     - `accumulator-floor`: they vanish along 1/gamma, but the float32 accumulation's floor hides which direction is the bottom.
     - `forward-floor`: the floors reach the median singular value, so nothing can be said about 1/gamma (half precision does this).
     - `deeper-direction`: they vanish along 1/gamma and a resolved direction lies deeper still: a finding about the model.
-    - `rms-alignment`: an RMSNorm's bottom direction aligns with 1/gamma beyond max(0.10, 3/sqrt(d)), which the theory does not
-      predict: a finding.
+    - `rms-alignment`: of `rms_alignment`, a finding.
 
     When several directions lie below the floor the bottom one is not determined; then the statement is that 1/gamma lies among them.
     """
     if norm.kind != "LayerNorm":
-        bound = max(RMS_COSINE, 3 / np.sqrt(moments.d))
-        return ["rms-alignment"] if columns["cos_gamma_inv"] > bound and not norm.has_zero_gain else []
-    if columns["cos_gamma_inv"] >= KERNEL_COSINE:
+        return rms_alignment(columns, moments.d, norm)
+    if (columns["cos_gamma_inv"] or 0.0) >= KERNEL_COSINE:
         return []
     vanishes = vanishes_along_kernel(columns)
     if vanishes is None:
@@ -60,7 +58,29 @@ def protocol_check(columns: Mapping[str, Any], moments: Moments, norm: NormFacts
         return ["raw-gram"] if _is_raw_along(moments, norm) else ["wrong-hook"]
     if moments.method == "cov32":
         return ["accumulator-floor"]
-    return [] if columns["null_cos_gamma_inv"] >= KERNEL_COSINE else ["deeper-direction"]
+    undetermined = columns["cos_gamma_inv"] is None and not columns["null_dimension"]
+    return [] if undetermined or columns["null_cos_gamma_inv"] >= KERNEL_COSINE else ["deeper-direction"]
+
+
+def rms_alignment(columns: Mapping[str, Any], d: int, norm: NormFacts) -> list[str]:
+    """`rms-alignment` where an RMSNorm's bottom direction aligns with 1/gamma beyond max(0.10, 3/sqrt(d)).
+
+    The theory predicts no such alignment. Where it is gone without the axes of the collapsed gains, the name says so: both
+    directions then lie along those axes, 1/gamma by its definition and the bottom one because nothing varies there; no kernel is
+    needed. Where the bottom direction is not determined, the null space, of dimension k, stands for it; chance is sqrt(k/d).
+    """
+    if norm.has_zero_gain:
+        return []
+    dimension = max(columns["null_dimension"], 1)
+    prefix = "null_" if dimension > 1 else ""
+    cosine, rest = columns[f"{prefix}cos_gamma_inv"], columns[f"{prefix}cos_gamma_inv_rest"]
+    bound = max(RMS_COSINE, 3 * np.sqrt(dimension / d))
+    if cosine is None or cosine <= bound:
+        return []
+    collapsed = columns["collapsed_gains"]
+    if not collapsed or (rest or 0.0) > bound:
+        return ["rms-alignment"]
+    return ["rms-alignment by " + ("one collapsed gain" if collapsed == 1 else f"{collapsed} collapsed gains")]
 
 
 def _is_raw_along(moments: Moments, norm: NormFacts) -> bool:

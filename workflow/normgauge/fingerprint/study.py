@@ -9,10 +9,18 @@ from typing import Any
 from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
 from normgauge.fingerprint.kernel import NormFacts
-from normgauge.fingerprint.profile import behaviour, extreme, norm_kind_from_activations, norm_kind_from_parameters, ratios
+from normgauge.fingerprint.profile import (
+    behaviour,
+    extreme,
+    norm_kind,
+    norm_kind_from_activations,
+    norm_kind_from_parameters,
+    ratio_columns,
+)
 from normgauge.fingerprint.protocol import protocol_check, vanishes_along_kernel
-from normgauge.fingerprint.schur import schur_columns
-from normgauge.fingerprint.spectrum import ROUNDOFF, check_accumulation, limits, spectrum_columns
+from normgauge.fingerprint.rounding import ROUNDOFF
+from normgauge.fingerprint.schur import schur_columns, schur_faults
+from normgauge.fingerprint.spectrum import check_accumulation, limits, spectrum_columns
 from normgauge.moments import Moments
 
 Rows = list[dict[str, Any]]
@@ -60,24 +68,28 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
     1/gamma is the site's own norm's where the activation is a norm's output, else the terminal norm's of its stream (a property of training
     rather than of the architecture: arXiv 2606.19491, A.5). Raises InputError for n <= d and for float32 scatters of massive activations.
     """
-    rows = []
-    for site in measurement.sites.values():
+    rows: Rows = []
+    ranks: dict[str, int] = {}
+    for site in sorted(measurement.sites.values(), key=lambda site: site.tap != "embedding"):
         if site.group == "schur":
             continue
         moments = measurement.moments[site.id]
         name = site.norm or measurement.terminal_norm(site.stack)
         norm = measurement.norms[name] if name else None
-        columns = spectrum_columns(site.id, moments, measurement.forward_dtype, norm)
+        columns = spectrum_columns(site.id, moments, measurement.forward_dtype, norm, ranks.get(site.stack))
+        if site.tap == "embedding":
+            ranks[site.stack] = columns["active_rank"]
+            columns["sigma_at_rank"] = columns["sigma_active_min"]
         check_accumulation(site.id, moments, columns["sigma_max"], force_cov32)
         flags = limits(columns, moments.least_samples, moments.d, norm, identity.precision)
         if site.norm and norm:
             flags += [f"protocol:{fault}" for fault in protocol_check(columns, moments, norm)]
-        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "ratio_to_embedding": None, "flags": flags})
+        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags})
     for stack in identity.blocks:
         members = [row for row in rows if row["stack"] == stack]
-        profile = ratios(members)
+        compared = ratio_columns(members)
         for row in members:
-            row["ratio_to_embedding"] = profile[row["site"]]
+            row.update(compared[row["site"]])
     return sorted(rows, key=_depth)
 
 
@@ -97,6 +109,7 @@ def schur_rows(measurement: Measurement, identity: Identity, force_cov32: bool =
             f"stored-{identity.precision}": identity.precision != "full",
         }
         flags = [flag for flag, holds in conditions.items() if holds]
+        flags += [f"protocol:{fault}" for fault in schur_faults(columns)]
         rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags})
     return sorted(rows, key=_depth)
 
@@ -105,27 +118,24 @@ def _depth(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["stack"], row["block"], row["tap"], row["forward_dtype"]
 
 
-def stack_rows(rows: Rows, measurements: Iterable[Measurement], identity: Identity) -> Rows:
-    """Rows of schema `stacks`, one per residual stream, from the fingerprint rows of all forward dtypes."""
+def stack_rows(rows: Rows, schur: Rows, measurements: Iterable[Measurement], identity: Identity) -> Rows:
+    """Rows of schema `stacks`, one per residual stream, from the fingerprint and Schur rows of all forward dtypes."""
     norms = {name: norm for measurement in measurements for name, norm in measurement.norms.items()}
-    return [_stack_row([row for row in rows if row["stack"] == stack], stack, norms, identity) for stack in identity.blocks]
+
+    def of(stack: str, every: Rows) -> Rows:
+        return [row for row in every if row["stack"] == stack]
+
+    return [_stack_row(of(stack, rows), of(stack, schur), stack, norms, identity) for stack in identity.blocks]
 
 
-def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity: Identity) -> dict[str, Any]:
+def _stack_row(rows: Rows, schur: Rows, stack: str, norms: Mapping[str, NormFacts], identity: Identity) -> dict[str, Any]:
     embedding = next((row for row in rows if row["tap"] == "embedding"), None)
     if embedding is None:
         raise InputError(f"{identity.model}, stream {stack}: the group `residual` was not captured; add it to capture.forward_dtypes")
     body = [row for row in rows if row["tap"] == "output" and row["forward_dtype"] == embedding["forward_dtype"]]
     post = _post_norm_row(rows)
-    norm = norms[post["norm"]] if post else None
-    streams = {row["norm"] for row in rows if row["norm"]}
-    by_parameters = norm_kind_from_parameters([norms[name] for name in streams])
-    by_activations = norm_kind_from_activations(
-        post is not None, vanishes_along_kernel(post) if post else None, bool(norm and norm.has_zero_gain)
-    )
-    profile = [row["ratio_to_embedding"] for row in body]
-    low = extreme(body, "ratio_to_embedding", min)
     width, n = embedding["d"], embedding["n"]
+    flagged = [(row["site"], flag) for row in (*rows, *schur) for flag in row["flags"]]
     return {
         "model": identity.model,
         "revision": identity.revision,
@@ -136,9 +146,7 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
         "precision": identity.precision,
         "objective": identity.objective,
         "placement": identity.placement,
-        "norm_kind_parameters": by_parameters,
-        "norm_kind_activations": by_activations,
-        "norm_kinds_agree": by_parameters == by_activations,
+        **_norm_kind_columns([norms[name] for name in {row["norm"] for row in rows if row["norm"]}], post, norms),
         "blocks": identity.blocks[stack],
         "width": width,
         "n": n,
@@ -146,28 +154,64 @@ def _stack_row(rows: Rows, stack: str, norms: Mapping[str, NormFacts], identity:
         "distinct_over_d": embedding["distinct_rows"] / width if embedding["distinct_rows"] else None,
         "forward_dtype": embedding["forward_dtype"],
         "accumulation": embedding["accumulation"],
+        **_profile_columns(body, embedding, identity.placement),
+        "post_norm_ratio": _same_dtype_ratio(rows, embedding),
+        **_post_norm_columns(post),
+        "random_direction_null": width**-0.5,
+        "protocol": sorted({f"{site}: {flag}" for site, flag in flagged if flag.startswith("protocol:")}),
+        "flags": sorted({flag for row in rows for flag in row["flags"] if not flag.startswith("protocol:")}),
+    }
+
+
+def _norm_kind_columns(own: Sequence[NormFacts], post: Mapping[str, Any] | None, norms: Mapping[str, NormFacts]) -> dict[str, Any]:
+    """The kind of a stream's norms by class, by stored parameters, and by the activations after the last of them."""
+    by_class, by_parameters = norm_kind(own), norm_kind_from_parameters(own)
+    zero_gain = post is not None and norms[post["norm"]].has_zero_gain
+    by_activations = norm_kind_from_activations(post is not None, vanishes_along_kernel(post) if post else None, zero_gain)
+    return {
+        "norm_kind": by_class,
+        "norm_kind_parameters": by_parameters,
+        "norm_kind_activations": by_activations,
+        "norm_kinds_agree": by_class == by_parameters == by_activations,
+    }
+
+
+def _profile_columns(body: Rows, embedding: Mapping[str, Any], placement: str) -> dict[str, Any]:
+    """The smallest active singular value along the depth, and its ratios to the embedding's: as published, and at fixed rank."""
+    published = [row["ratio_to_embedding"] for row in body]
+    fixed = [row["fixed_rank_ratio"] for row in body]
+    low, lowest = extreme(body, "ratio_to_embedding", min), extreme(body, "fixed_rank_ratio", min)
+    return {
         "body_sigma_low": _value(extreme(body, "sigma_active_min", min), "sigma_active_min"),
         "body_sigma_high": _value(extreme(body, "sigma_active_min", max), "sigma_active_min"),
-        "behaviour": behaviour(
-            identity.placement,
-            profile,
-            [row["active_rank"] for row in body],
-            embedding["active_rank"] if embedding["sigma_active_min"] else None,
-        ),
+        "behaviour": behaviour(placement, fixed, [row["fixed_rank_ratio_upper"] for row in body]),
+        "behaviour_smallest_active": behaviour(placement, published),
         "min_ratio": _value(low, "ratio_to_embedding"),
         "min_ratio_block": _value(low, "block"),
         "max_ratio": _value(extreme(body, "ratio_to_embedding", max), "ratio_to_embedding"),
-        "output_ratio": profile[-1] if profile else None,
-        "post_norm_ratio": _same_dtype_ratio(rows, embedding),
+        "output_ratio": published[-1] if published else None,
+        "fixed_rank": embedding["active_rank"],
+        "fixed_rank_min_ratio": _value(lowest, "fixed_rank_ratio"),
+        "fixed_rank_min_ratio_block": _value(lowest, "block"),
+        "fixed_rank_max_ratio": _value(extreme(body, "fixed_rank_ratio", max), "fixed_rank_ratio"),
+        "fixed_rank_output_ratio": fixed[-1] if fixed else None,
+        "fixed_rank_below_floor": fixed.count(None),
+    }
+
+
+def _post_norm_columns(post: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The bottom direction after the last norm; where several directions lie below the floor, their span in its place."""
+    return {
         "post_norm_forward_dtype": _value(post, "forward_dtype"),
-        "post_norm_cos_gamma_inv": _determined_cosine(post),
+        "post_norm_cos_gamma_inv": _bottom_or_null(post, "cos_gamma_inv"),
         "post_norm_null_dimension": _value(post, "null_dimension"),
-        "post_norm_cos_ones": _value(post, "cos_ones"),
-        "post_norm_raw_cos_gamma_inv": _value(post, "raw_cos_gamma_inv"),
+        "post_norm_bottom_sine": _value(post, "bottom_sine"),
+        "post_norm_cos_ones": _bottom_or_null(post, "cos_ones"),
+        "post_norm_cos_min_gain": _value(post, "cos_min_gain"),
+        "post_norm_min_gain_share": _value(post, "min_gain_share"),
+        "post_norm_cos_gamma_inv_rest": _bottom_or_null(post, "cos_gamma_inv_rest"),
+        "post_norm_raw_cos_gamma_inv": _bottom_or_null(post, "cos_gamma_inv", "raw_"),
         "post_norm_cos_beta_gamma_inv": _value(post, "cos_beta_gamma_inv"),
-        "random_direction_null": width**-0.5,
-        "protocol": sorted({f"{row['site']}: {flag}" for row in rows for flag in row["flags"] if flag.startswith("protocol:")}),
-        "flags": sorted({flag for row in rows for flag in row["flags"] if not flag.startswith("protocol:")}),
     }
 
 
@@ -175,11 +219,12 @@ def _value(row: Mapping[str, Any] | None, key: str) -> Any:
     return None if row is None else row[key]
 
 
-def _determined_cosine(row: Mapping[str, Any] | None) -> float | None:
-    """cos_gamma_inv, unless several directions lie below the floor: then u_bot is any of them, and 1/gamma is compared with all."""
+def _bottom_or_null(row: Mapping[str, Any] | None, cosine: str, protocol: str = "") -> float | None:
+    """A cosine of the bottom vector; with several directions at or below the floor, of the span of these."""
     if row is None:
         return None
-    return row["cos_gamma_inv"] if row["null_dimension"] <= 1 else row["null_cos_gamma_inv"]
+    null = "null_" if row[f"{protocol}null_dimension"] > 1 else ""
+    return row[f"{protocol}{null}{cosine}"]
 
 
 def _post_norm_row(rows: Rows) -> dict[str, Any] | None:
@@ -199,4 +244,4 @@ def measure(measurements: Sequence[Measurement], identity: Identity, force_cov32
     """(fingerprint, schur, stacks) rows of one checkpoint over all its forward dtypes."""
     fingerprint = [row for measurement in measurements for row in fingerprint_rows(measurement, identity, force_cov32)]
     schur = [row for measurement in measurements for row in schur_rows(measurement, identity, force_cov32)]
-    return fingerprint, schur, stack_rows(fingerprint, measurements, identity)
+    return fingerprint, schur, stack_rows(fingerprint, schur, measurements, identity)

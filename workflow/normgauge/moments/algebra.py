@@ -9,7 +9,7 @@ from functools import cache, reduce
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
+from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
 from threadpoolctl import ThreadpoolController
 
 from normgauge.errors import InputError
@@ -123,6 +123,31 @@ class Moments:
         if self.method != "tsqr64":
             raise ValueError(f"{self.method} holds a scatter matrix, not a triangular factor")
         return self.matrix if centred else _triangle(self.matrix, np.sqrt(self.n) * self.mean[None])
+
+    def filled(self, directions: np.ndarray) -> Moments:
+        """These moments with the variance along orthonormal `directions` (d, k) replaced by that of a median coordinate.
+
+        Mean and covariance of the complement stay. Fills an exact kernel, so that what is left can be inverted.
+        """
+        if self.method == "tsqr64":
+            sizes = np.einsum("ij,ij->j", self.matrix, self.matrix)
+            rest = self.matrix - (self.matrix @ directions) @ directions.T
+            return Moments(self.method, self.n, self.mean, _triangle(rest, np.sqrt(np.median(sizes)) * directions.T))
+        image = self.matrix @ directions
+        inner = directions.T @ image + np.median(self.matrix.diagonal()) * np.eye(directions.shape[1])
+        crossed = image @ directions.T
+        return Moments(self.method, self.n, self.mean, self.matrix - crossed - crossed.T + directions @ inner @ directions.T)
+
+    def whitened(self, vectors: np.ndarray) -> np.ndarray:
+        """C^-1 times `vectors` (d,), C the covariance S / n: by Cholesky's factor of the scatter, or by the triangular factor itself.
+
+        Raises numpy.linalg.LinAlgError where C is singular.
+        """
+        if self.method == "tsqr64":
+            inner = solve_triangular(self.matrix, vectors, trans="T")
+            return self.n * solve_triangular(self.matrix, inner)
+        with one_thread():
+            return self.n * cho_solve(cho_factor(self.matrix), vectors)
 
     def spectrum(self, centred: bool = True) -> Spectrum:
         """Singular values and right singular vectors of the sample matrix.

@@ -249,7 +249,7 @@ def _sections(rows: Rows, body: Callable[[Row], list[BodyRow]]) -> list[Section]
 
 
 def _norm_kind(row: Row) -> str:
-    return row["norm_kind"] if "norm_kind" in row else row["norm_kind_parameters"]
+    return row["norm_kind"]
 
 
 def _closing(rows: Rows, notes: Footnotes) -> list[str]:

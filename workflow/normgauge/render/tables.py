@@ -65,7 +65,7 @@ class Subject:
             "model": self.model,
             "revision": self.revision,
             "stack": stack,
-            "norm_kind": row["norm_kind_parameters"],
+            "norm_kind": row["norm_kind"],
             "placement": row["placement"],
             "provenance": row["provenance"],
             "precision": row["precision"],
