@@ -7,7 +7,7 @@ BIN := .venv/bin
 # For the long targets; profiles/default says why
 JOB_RATE := --max-jobs-per-timespan 100/20s
 
-.PHONY: tables figures smoke test docs lint
+.PHONY: tables figures smoke test docs quoted quoted-update lint
 tables: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(JOB_RATE) -- all_tables
 
@@ -22,6 +22,13 @@ test: .venv/ready
 
 docs: .venv/ready
 	PYTHONPATH=workflow $(BIN)/python -m normgauge.schemas > docs/data.md
+
+# Figures in README.md and docs/ against the tables of the last run, and the same written into the text
+quoted: .venv/ready
+	PYTHONPATH=workflow $(BIN)/python -m normgauge.render.quoted
+
+quoted-update: .venv/ready
+	PYTHONPATH=workflow $(BIN)/python -m normgauge.render.quoted --update
 
 lint: .venv/ready
 	$(BIN)/ruff check .
