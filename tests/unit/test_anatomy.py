@@ -270,13 +270,17 @@ def test_the_parts_refer_to_each_other(prepared, case, architecture):
         weight = anatomy.tensor(item.weight)
         assert {segment.space for segment in weight.axes[item.input_axis].segments} == {item.reads}
         assert weight.axes[1 - item.input_axis].indices(item.writes)
-        assert item.bias is None or anatomy.tensor(item.bias)
+        assert item.bias is None or anatomy.tensor(item.bias).axes[0].indices(item.writes) == weight.axes[1 - item.input_axis].indices(
+            item.writes
+        )
         assert item.norm is None or item.name in anatomy.norm(item.norm).feeds
         model.get_submodule(item.module)
     for norm in anatomy.norms:
         module = model.get_submodule(norm.name)
         assert norm.eps == getattr(module, "eps", None) or norm.eps == module.variance_epsilon
         assert anatomy.tensor(norm.gain).axes[0].role == Role.NORMALISE
+        named = [anatomy.tensor(name).axes[0] for name in (norm.gain, norm.bias) if name]
+        assert {segment.space for axis in named for segment in axis.segments} == {norm.space}
         assert all(item.norm == norm.name for item in anatomy.maps if item.name in norm.feeds)
 
 
@@ -342,6 +346,26 @@ def test_a_site_sees_exactly_the_output_of_its_norm_and_a_bare_one_of_none(prepa
     for site in anatomy.sites:
         if site.tap in ("mlp_up_input", "terminal_norm") or (site.tap == "query_key_value_input" and pre_norm):
             assert site.norm is not None, site.id
+
+
+@pytest.mark.parametrize(("case", "architecture"), [("qwen3", "Qwen3Model"), ("gemma3", "Gemma3TextModel")])
+def test_a_query_or_key_norm_takes_what_the_map_of_its_space_writes(prepared, case, architecture):
+    anatomy, model, inputs = prepared(case, architecture)
+    seen: dict = {}
+    norms = [norm for norm in anatomy.norms if norm.size < anatomy.space(norm.space).size]
+    writers = {norm.name: next(item.module for item in anatomy.maps if item.writes == norm.space) for norm in norms}
+    handles = [
+        model.get_submodule(name).register_forward_hook(lambda _, args, output, name=name: seen.update({name: (args[0], output)}))
+        for name in (*writers, *writers.values())
+    ]
+    with torch.no_grad():
+        model(**inputs)
+    for handle in handles:
+        handle.remove()
+    assert len(norms) == 4
+    for norm, writer in writers.items():
+        taken, written = (value.flatten().sort().values for value in (seen[norm][0], seen[writer][1]))
+        assert torch.equal(taken, written), norm  # some classes put the heads first
 
 
 @pytest.mark.parametrize(("case", "architecture"), FORWARD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,8 +110,8 @@ def _elementwise(anatomy: Anatomy, space: str, writers: list[LinearMap]) -> tupl
 
 
 def _attention(anatomy: Anatomy, name: str) -> Admissible:
-    query = anatomy.space(f"{name.removesuffix('attention')}query")
-    normed = any(norm.space == query.name for norm in anatomy.norms)
+    query, key = (anatomy.space(f"{name.removesuffix('attention')}{kind}") for kind in ("query", "key"))
+    normed = any(norm.space in (query.name, key.name) for norm in anatomy.norms)
     maps, reason = QueryMaps.GENERAL, "scores are inner products of queries and keys"
     if normed:
         maps, reason = QueryMaps.SIGNS, "query and key norms have gains on single coordinates, shared by all heads"
@@ -241,12 +242,20 @@ def _pattern(maps: QueryMaps, rotary_size: int, size: int):
 
 
 def random_element(anatomy: Anatomy, space: str, seed: int) -> Element:
-    """A random element of the space's group. Scales are drawn between 1/2 and 2, general head maps have condition at most 4."""
+    """A random element of the space's group, independent of those of all other spaces under the same seed.
+
+    On the primary stream it is the recorded gauge of the seed (see `Monomial.random`). Scales are drawn between 1/2 and 2, general head
+    maps have condition at most 4. Raises InputError for a space that no gauge may move.
+    """
     rule = admissible(anatomy, space)
     if rule.group == Group.ATTENTION:
-        return _random_attention(anatomy, rule, np.random.default_rng(seed))
-    element = Monomial.random(rule.size, seed)
-    scales = np.exp2(np.random.default_rng(seed + 2000).uniform(-1, 1, rule.size))
+        return _random_attention(anatomy, rule, seed)
+    if space == anatomy.primary_stack.space:
+        element = Monomial.random(rule.size, seed)
+    else:
+        order = _generator(space, "order", seed).permutation(rule.size)
+        element = Monomial(order, _generator(space, "signs", seed).choice((-1.0, 1.0), rule.size))
+    scales = np.exp2(_generator(space, "scales", seed).uniform(-1, 1, rule.size))
     factors = {
         Group.PERMUTATION: np.ones(rule.size),
         Group.COMMON_SIGN: np.full(rule.size, element.factors[0]),
@@ -257,15 +266,25 @@ def random_element(anatomy: Anatomy, space: str, seed: int) -> Element:
     return Monomial(element.target, factors[rule.group])
 
 
-def _random_attention(anatomy: Anatomy, rule: Admissible, generator: np.random.Generator) -> AttentionGauge:
+def _generator(space: str, draw: str, seed: int) -> np.random.Generator:
+    """The generator of one kind of draw of one space: spaces of one size would otherwise share their elements."""
+    name = int.from_bytes(hashlib.sha256(f"{space}: {draw}".encode()).digest())
+    return np.random.default_rng([seed, name])
+
+
+def _random_attention(anatomy: Anatomy, rule: Admissible, seed: int) -> AttentionGauge:
     prefix = rule.space.removesuffix("attention")
     query, key, value = (anatomy.space(f"{prefix}{kind}") for kind in HEAD_SPACES)
     groups, repeats = key.heads, query.heads // key.heads
-    order = generator.permutation(groups) if rule.heads_move else np.arange(groups)
-    within = np.stack([generator.permutation(repeats) if rule.heads_move else np.arange(repeats) for _ in range(groups)])
+    order, within = np.arange(groups), np.tile(np.arange(repeats), (groups, 1))
+    if rule.heads_move:
+        heads = _generator(rule.space, "order", seed)
+        order = heads.permutation(groups)
+        within = heads.permuted(within, axis=1)
     pattern = _pattern(rule.query_maps, anatomy.rotary_size, query.size // query.heads)
-    queries = np.stack([pattern(_well_conditioned(query.size // query.heads, generator)) for _ in range(groups)])
-    values = np.stack([_well_conditioned(value.size // value.heads, generator) for _ in range(groups)])
+    drawn = [_generator(rule.space, kind, seed) for kind in ("query maps", "value maps")]
+    queries = np.stack([pattern(_well_conditioned(query.size // query.heads, drawn[0])) for _ in range(groups)])
+    values = np.stack([_well_conditioned(value.size // value.heads, drawn[1]) for _ in range(groups)])
     return AttentionGauge(order, within, queries, values)
 
 
@@ -275,5 +294,5 @@ def _well_conditioned(size: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def random_gauge(anatomy: Anatomy, seed: int, spaces: tuple[str, ...] | None = None) -> Gauge:
-    """A random element of every named space's group (all of `gauge_spaces` when None), each drawn with the same seed."""
+    """An independent random element of every named space's group (all of `gauge_spaces` when None), see `random_element`."""
     return Gauge({space: random_element(anatomy, space, seed) for space in (gauge_spaces(anatomy) if spaces is None else spaces)})

@@ -67,6 +67,8 @@ def axis_moves(anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bo
             if any(len(copy) < space.size for copy in copies):
                 continue  # the gain of a query or key norm, shared by the heads: no admissible map moves it
             if len(copies) > 1:  # one run of values per query head
+                if space.kind != SpaceKind.VALUE:
+                    raise ValueError(f"an axis holds {len(copies)} runs of {name}; only values are repeated, once per query head")
                 layer = gauge.elements[attention_of(name)]
                 assert isinstance(layer, AttentionGauge)
                 element, copies = layer.mixed, [np.arange(axis.size)]
