@@ -101,13 +101,14 @@ class Figures:
         return self._frames[figure.table]
 
     def _values(self, name: str, figure: Figure, rows: pandas.DataFrame, arguments: Mapping[str, str]) -> pandas.Series:
-        """The values of the selected rows; ones where rows are counted."""
+        """The values of the selected rows; ones where rows are counted. Arguments that are numbers are compared as such."""
+        local = {key: _number(value) for key, value in arguments.items()}
         try:
             if figure.where:
-                rows = rows.query(figure.where, engine="python", local_dict=dict(arguments))
+                rows = rows.query(figure.where, engine="python", local_dict=local)
             if figure.value is None:
                 return pandas.Series(1, index=rows.index)
-            found = rows.eval(figure.value, engine="python", local_dict=dict(arguments))
+            found = rows.eval(figure.value, engine="python", local_dict=local)
         except Exception as error:  # whatever an expression may raise: it is input
             raise self._fault(name, f"{error}; expected an expression over the columns of {figure.table}") from error
         return found if isinstance(found, pandas.Series) else pandas.Series(found, index=rows.index)
@@ -118,6 +119,13 @@ class Figures:
 
     def _fault(self, name: str, what: str) -> InputError:
         return InputError(f"{self.declaration.path}: {name}: {what}")
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def words_of(text: str) -> dict[str, str]:
