@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -154,7 +156,7 @@ def test_too_few_samples_are_refused_after_the_first_batch(model):
 
 def test_auto_takes_the_orthogonal_factor_exactly_where_the_spectrum_is_wide(model):
     model.embedding.weight[:, 0] = 1e-9 * model.embedding.weight[:, 0]
-    measured = capture_model(model, SITES, lambda: [batch(0), batch(1)], 2, "auto", "label", 2)
+    measured = capture_model(model, SITES, lambda: [batch(0), batch(1)], 2, "auto", "label", 2, [])
     assert {name: moments.method for name, moments in measured.items()} == {
         "embedding": "tsqr64",
         "first": "cov64",
@@ -163,6 +165,69 @@ def test_auto_takes_the_orthogonal_factor_exactly_where_the_spectrum_is_wide(mod
     }
     rows = torch.cat([expected(model, ids(seed))["embedding"].reshape(-1, WIDTH) for seed in (0, 1)])
     assert measured["embedding"].spectrum().values[0] == pytest.approx(torch.linalg.svdvals(rows - rows.mean(0))[-1].item(), rel=1e-5)
+
+
+class Normed(torch.nn.Module):
+    """A norm over rows that are given."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, rows):
+        return self.norm(rows)
+
+
+def passes_of_auto(norm, dtype=torch.float64, bias=None, gain=None):
+    """How often `auto` reads the data for the output of `norm`, and the moments' method."""
+    norm = norm.to(dtype).requires_grad_(False)
+    if gain is not None:
+        norm.weight.copy_(torch.tensor(gain))
+    if bias is not None:
+        norm.bias.copy_(torch.tensor(bias))
+    rows = torch.randn(4, 64, WIDTH, generator=torch.Generator().manual_seed(5)).to(dtype)
+    begun = []
+
+    def source():
+        begun.append(True)
+        return [Batch({"rows": rows[:2]}, {"decoder": None}), Batch({"rows": rows[2:]}, {"decoder": None})]
+
+    kind = "LayerNorm" if isinstance(norm, torch.nn.LayerNorm) else "RMSNorm"
+    stored = getattr(norm, "bias", None)
+    facts = {"norm": "n", "kind": kind, "gain": norm.weight.double().tolist()}
+    facts["bias"] = None if stored is None else stored.double().tolist()
+    place = replace(site("normed", "norm"), norm="n")
+    measured = capture_model(Normed(norm).eval(), [place], source, 2, "auto", "label", 2, [facts])
+    return len(begun), measured["normed"].method
+
+
+LAYER_NORM = partial(torch.nn.LayerNorm, WIDTH)
+RMS_NORM = partial(torch.nn.RMSNorm, WIDTH, eps=1e-6)
+TINY = [1e-9, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_auto_reads_the_data_once_where_only_the_exact_kernel_is_hidden():
+    once = (1, "cov64")
+    assert passes_of_auto(LAYER_NORM()) == once  # 1/gamma, centred and raw: the bias is zero
+    assert passes_of_auto(LAYER_NORM(), bias=[0.3, 0.2, -0.1, 0.4, 0.1, 0.2]) == once  # raw, 1/gamma is resolved
+    assert passes_of_auto(LAYER_NORM(), gain=TINY) == once  # 1/gamma is that axis
+    assert passes_of_auto(LAYER_NORM(), gain=[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]) == once
+    assert passes_of_auto(LAYER_NORM(), gain=[0.0, 0.0, *[1.0] * 4], bias=[0.3, 0.2, *[0.0] * 4]) == once
+    assert passes_of_auto(RMS_NORM(), gain=[0.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == once
+
+
+def test_auto_reads_the_data_twice_where_more_than_the_exact_kernel_is_hidden():
+    twice = (2, "tsqr64")
+    assert passes_of_auto(RMS_NORM(), gain=TINY) == twice
+    assert passes_of_auto(LAYER_NORM(), gain=[1e-9, 1e-9, 1.0, 1.0, 1.0, 1.0]) == twice
+    assert passes_of_auto(LAYER_NORM(), gain=[0.0, 1e-9, 1.0, 1.0, 1.0, 1.0]) == twice
+    small = 1e-9 / 6**0.5  # sqrt(n) (bias . v) lies between the floors of the factor and of the scatter
+    assert passes_of_auto(LAYER_NORM(), bias=[small] * WIDTH) == twice
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_auto_reads_the_data_once_where_the_forward_floor_is_the_higher_one(dtype):
+    assert passes_of_auto(RMS_NORM(), dtype, gain=TINY) == (1, "cov64")
 
 
 class Sites:

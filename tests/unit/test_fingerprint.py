@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from normgauge.anatomy.kernel import kernel_basis
 from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
-from normgauge.fingerprint import Identity, Measurement, NormFacts, alignment, kernel_basis, measure, protocol_check
+from normgauge.fingerprint import Identity, Measurement, NormFacts, alignment, measure, protocol_check
 from normgauge.fingerprint.profile import behaviour, norm_kind_from_activations, norm_kind_from_parameters
 from normgauge.fingerprint.protocol import vanishes_along_kernel
 from normgauge.fingerprint.schur import noise_floor_recovery, schur_columns

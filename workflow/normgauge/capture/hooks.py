@@ -16,9 +16,6 @@ from normgauge.errors import InputError
 from normgauge.moments import Accumulator, GroupedAccumulator, Moments, Workspace
 from normgauge.progress import Progress
 
-CONDITION_LIMIT = 1e6
-"""Above this ratio of singular values a float64 scatter loses the bottom (sqrt(eps) = 1.5e-8): `auto` then takes tsqr64."""
-
 TABULATED_GROUPS = ("residual", "terminal")
 TABULATED_TAPS = ("query_key_value_input",)
 """Groups and taps of the sites that tables and figures show, with their uncertainty over sequences."""

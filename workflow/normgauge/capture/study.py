@@ -13,8 +13,9 @@ import torch
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, Site
 from normgauge.calibration.batches import Batch, batches, count_sequences
-from normgauge.capture.hooks import CONDITION_LIMIT, capture
+from normgauge.capture.hooks import capture
 from normgauge.capture.norms import norm_rows
+from normgauge.capture.second_pass import NormRow, factor_shows_more
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
@@ -51,24 +52,23 @@ def capture_model(
     accumulation: str,
     label: str,
     first_batches: float,
+    norms: Iterable[NormRow],
 ) -> dict[str, Moments]:
     """Moments by site id.
 
-    first_batches: the whole calibration (all shards) in units of the first batch.
-    `auto` means cov64 first, then a second pass with tsqr64 over the sites whose singular values spread beyond 1e6.
+    first_batches: the whole calibration (all shards) in units of the first batch. norms: rows of schema `norms`.
+    `auto` means cov64 first, then a second pass with tsqr64 over the sites of which it can show more (`factor_shows_more`).
     """
     first = "cov64" if accumulation == "auto" else accumulation
     moments = capture(model, sites, source(), first, Progress(steps, label), first_batches)
     if accumulation == "auto":
-        hard = [site for site in sites if _ill_conditioned(moments[site.id])]
-        if hard:
-            moments |= capture(model, hard, source(), "tsqr64", Progress(steps, f"{label}, {len(hard)} ill-conditioned sites again"))
+        named = {norm["norm"]: norm for norm in norms}
+        roundoff = torch.finfo(next(model.parameters()).dtype).eps
+        again = [site for site in sites if factor_shows_more(moments[site.id], roundoff, named.get(site.norm or ""))]
+        if again:
+            progress = Progress(steps, f"{label}, {len(again)} sites with a wide spectrum again")
+            moments |= capture(model, again, source(), "tsqr64", progress)
     return moments
-
-
-def _ill_conditioned(moments: Moments) -> bool:
-    sigma = moments.spectrum().values
-    return bool(sigma[-1] > CONDITION_LIMIT * sigma[0])
 
 
 def forward_device(gpus: int) -> torch.device:
@@ -146,7 +146,7 @@ def capture_checkpoint(
         """A function, so that the model and its moments are gone before the next dtype's are made."""
         label, sites = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}", sites_by_dtype[forward_dtype]
         model = build_model(checkpoint, forward_dtype).to(device)
-        moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own))
+        moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own), norms)
         _write_folder(folder, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
 
     with atomic_path(destination) as temporary:

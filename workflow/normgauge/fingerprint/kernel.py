@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normgauge.anatomy.kernel import kernel_basis
+
 COLLAPSED = 0.1
 """A gain is collapsed where |gamma_i| is below this share of the mean |gamma| (arXiv 2606.19491, A.6)."""
 
@@ -31,18 +33,6 @@ class NormFacts:
     @property
     def has_zero_gain(self) -> bool:
         return bool((self.gain == 0).any())
-
-
-def kernel_basis(gain: np.ndarray) -> np.ndarray:
-    """Orthonormal basis (d, k) of the predicted kernel: (1/gain)/|1/gain| (k = 1), or the axes of the k zero gains.
-
-    Signs of the gains are kept. The smallest |gain| is scaled to 1 first, so tiny gains do not overflow.
-    """
-    zeros = np.flatnonzero(gain == 0)
-    if zeros.size:
-        return np.eye(gain.size)[:, zeros]
-    inverse = np.abs(gain).min() / gain
-    return (inverse / np.linalg.norm(inverse))[:, None]
 
 
 @dataclass(frozen=True)

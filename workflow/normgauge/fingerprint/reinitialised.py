@@ -58,8 +58,9 @@ def fingerprint_reinitialised(
             model = reinitialise(checkpoint, seed, forward_dtype).to(device)
             sites = select_sites(anatomy, groups, schur_taps)
             label = f"{identity.model} re-initialised, seed {seed}, {forward_dtype}"
-            moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences))
-            norms = {row["norm"]: norm_facts(row) for row in norm_rows(anatomy, model.state_dict())}
+            rows = norm_rows(anatomy, model.state_dict())
+            moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, sequences), rows)
+            norms = {row["norm"]: norm_facts(row) for row in rows}
             measurements.append(Measurement(forward_dtype, moments, {site.id: site for site in sites}, norms))
         return measure(measurements, identity, force_cov32)
 
