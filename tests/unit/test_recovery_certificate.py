@@ -64,9 +64,39 @@ def test_sieve_and_walk_agree_when_the_noise_is_large():
         assert len(kept) > 10
 
 
-def test_residuals_at_wrong_places_are_uniform():
-    layer = planted_layers.layer(columns=1)
+def residuals_of(layer, places=200):
     solved = family(layer)
-    residuals = certificate.null_residuals(solved.line, solved.values[:, 0], layer.grid, 2000, seed=0)
-    quantiles = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
-    np.testing.assert_allclose(np.quantile(residuals, quantiles), quantiles / 2, atol=0.01)
+    parts = [
+        certificate.null_residuals(
+            solved.line, solved.values[:, column], solved.noise[:, column], layer.grid, places, np.random.default_rng(column)
+        )
+        for column in range(layer.weights.shape[1])
+    ]
+    return certificate.null_summary([residuals for residuals, _ in parts], sum(left_out for _, left_out in parts))
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_residuals_at_wrong_places_are_uniform(name):
+    found = residuals_of(planted_layers.layer(dtype=name, columns=16))
+    assert found["residuals"] + found["left_out"] == 16 * 200 * 49
+    assert found["left_out"] <= 0.02 * found["residuals"]
+    assert found["p"] > 0.01
+    assert sum(found["counts"]) == found["residuals"]
+
+
+def test_the_test_of_uniformity_sees_residuals_of_coordinates_that_do_not_move(monkeypatch):
+    layer = planted_layers.layer()
+    gains, biases = layer.gains.copy(), layer.biases.copy()
+    gains[5], biases[5] = layer.grid.round(np.array([1e-30, 2e-30]))
+    layer = planted_layers.layer(gains=gains, biases=biases, columns=16)
+    honest = residuals_of(layer)
+    assert honest["residuals"] == 16 * 200
+    assert honest["p"] > 0.01
+    monkeypatch.setattr("normgauge.recovery.gauge_line.SWEPT", 0.0)  # all coordinates, as if the null held for them
+    assert residuals_of(layer)["p"] < 1e-50
+
+
+def test_no_residuals_have_no_test():
+    found = certificate.null_summary([], 7)
+    assert (found["residuals"], found["left_out"], found["statistic"], found["p"]) == (0, 7, None, None)
+    assert not any(found["counts"])

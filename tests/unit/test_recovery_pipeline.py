@@ -107,6 +107,8 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
     assert everything["recovery_certificates"][0]["method"] == "sieve"
     assert sum(row["matches"] + row["claimed"] for row in everything["recovery_falsifier"]) == 0
     assert min(row["residual_ratio"] for row in everything["recovery_falsifier"]) > 1e11
+    assert all(row["true_matches"] == row["values"] > 0 for row in everything["recovery_falsifier"])
+    assert everything["recovery_null"][0]["p"] > 1e-3
     margins = [row["margin"] for row in everything["recovery_margins"]]
     assert margins[-1] == min(row["margin"] for row in everything["recovery_hardest"] if row["margin"] >= 4)
     assert len(margins) > 1

@@ -382,9 +382,12 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
                 for number, (population, argument) in enumerate(populations.items())
             ],
             "null": [
-                {"low": number / 100, "high": (number + 1) / 100, "count": 100 + (-1) ** number if norms else 0} for number in range(50)
+                {"low": number / 100, "high": (number + 1) / 100, "count": 100 + (-1) ** number if norms else 0}
+                | {"residuals": 5000 if norms else 0, "left_out": 7}
+                | dict.fromkeys(("statistic", "p"), 1.2e-4 if norms else None)
+                for number in range(50)
             ],
-            "certificates": [filled(schemas["recovery_certificates"], survivors=1 + place)],
+            "certificates": [filled(schemas["recovery_certificates"], candidates=9, survivors=1 + place)],
             "falsifier": [filled(schemas["recovery_falsifier"], values=10, claimed=0, matches=place)],
             "stragglers": [filled(schemas["recovery_stragglers"], chunks=place)],
             "attack": [filled(schemas["recovery_attack"], right=None), filled(schemas["recovery_attack"], right=True)],

@@ -9,16 +9,20 @@ so it steps from one to the next. Both give the same survivors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from normgauge.recovery.gauge_line import ACCEPTED_DEVIATIONS, GaugeLine
 from normgauge.recovery.grids import Grid
 
 CHUNK = 1 << 16
 MODULUS = 1 << 62
+NULL_BINS = 50
 SLACK = 2.0**-24
 """Widening of the walk's interval, in ulp, for its own rounding; what it lets through is tried exactly."""
 
@@ -211,10 +215,29 @@ def certify(
     return Certificate(given.count, given.alpha(survivors), window(line, values, alpha)[1], tolerance(line, weights, grid))
 
 
-def null_residuals(line: GaugeLine, values: np.ndarray, grid: Grid, count: int, seed: int) -> np.ndarray:
-    """Residuals in ulp, (count, n), of one column at random wrong places in its window: uniform on [0, 1/2] if the null holds."""
-    centre, half_width = (float(part[0]) for part in line.window(values[:, None]))
-    alpha = centre + half_width * np.random.default_rng(seed).uniform(-1, 1, count)
-    moved = values + alpha[:, None] * line.direction
+def null_residuals(
+    line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, count: int, generator: np.random.Generator
+) -> tuple[np.ndarray, int]:
+    """Residuals in ulp, (count times coordinates,), of one column, (n,) values with their noise, at
+    random wrong places in its window: uniform on [0, 1/2]. Coordinates that the window does not sweep
+    are left out; how many residuals that are is the second value.
+    """
+    centre, half_width = (float(part[0]) for part in line.measured_window(values[:, None], noise[:, None]))
+    swept = line.swept(values[:, None], noise[:, None], grid)[:, 0]
+    alpha = centre + half_width * generator.uniform(-1, 1, count)
+    moved = values[swept] + alpha[:, None] * line.direction[swept]
     rounded = grid.round(moved)
-    return np.abs(moved - rounded) / grid.ulp(rounded)
+    return (np.abs(moved - rounded) / grid.ulp(rounded)).ravel(), count * int((~swept).sum())
+
+
+def null_summary(residuals: Sequence[np.ndarray], left_out: int) -> dict[str, Any]:
+    """Histogram of residuals in ulp over [0, 1/2] and the Kolmogorov-Smirnov test of their uniformity (None of no residuals)."""
+    joined = np.concatenate(residuals) if residuals else np.empty(0)
+    test = stats.kstest(joined, "uniform", (0, 0.5), method="asymp") if len(joined) else None
+    return {
+        "counts": np.histogram(joined, NULL_BINS, (0, 0.5))[0].tolist(),
+        "residuals": len(joined),
+        "left_out": left_out,
+        "statistic": None if test is None else float(test.statistic),
+        "p": None if test is None else float(test.pvalue),
+    }

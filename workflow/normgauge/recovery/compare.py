@@ -49,8 +49,7 @@ def write_comparison(
 def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
     """Rows of the identifiability map (schema `recovery_map`), one per stored tensor of the solver's output folder.
 
-    A miss is a claimed value whose bits differ from the stored ones; `falsifier_matches` counts values of the solve on permuted
-    rows that equal the stored ones although nothing ties them.
+    A miss is a claimed value whose bits differ from the stored ones.
     """
     report = json.loads((folder / "report.json").read_text())
     recovered, claimed = load_file(folder / "recovered.safetensors"), load_file(folder / "claimed.safetensors")
@@ -75,26 +74,30 @@ def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
 
 
 def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_falsifier`: what the solve on permuted rows claims, and how many of its values are stored ones."""
+    """Rows of schema `recovery_falsifier`: how many stored values the same procedure gives on the true and on permuted rows."""
     report, guesses = json.loads((folder / "report.json").read_text()), load_file(folder / "falsified.safetensors")
     maps = {item.module: item for item in anatomy.maps}
     aliases = {tensor.name: tensor.alias_of for tensor in anatomy.tensors}
     rows = []
     for module, found in report["falsified"].items():
-        item, guess = maps[module], guesses[module]
+        item = maps[module]
         weight = checkpoint.tensors[aliases[item.weight] or item.weight]
-        stored = (weight if item.input_axis == 0 else weight.T)[:, : guess.shape[1]]
-        informative = stored != 0  # the dropped pivot of a gauge line is filled with zeros
-        matches = int((same_bits(guess.to(stored.dtype), stored) & informative).sum())
-        rows.append({"module": module, "values": guess.numel(), "matches": matches, **found})
+        pairings = {name: guesses[f"{module}.{name}"] for name in ("true", "permuted")}
+        stored = (weight if item.input_axis == 0 else weight.T)[:, : pairings["true"].shape[1]]
+        counted = stored != 0  # what is recorded as zero may be a tiny value or a zero of either sign
+        matches = {name: int((same_bits(guess.to(stored.dtype), stored) & counted).sum()) for name, guess in pairings.items()}
+        rows.append(
+            {"module": module, "values": int(counted.sum()), "matches": matches["permuted"], "true_matches": matches["true"], **found}
+        )
     return rows
 
 
 def null_rows(folder: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_null`: the histogram of residuals at wrong places."""
-    counts = json.loads((folder / "report.json").read_text())["null_counts"]
+    """Rows of schema `recovery_null`: the histogram of residuals at wrong places, and the test of their uniformity."""
+    null = json.loads((folder / "report.json").read_text())["null"]
+    counts = null.pop("counts")
     width = 0.5 / len(counts)
-    return [{"low": place * width, "high": (place + 1) * width, "count": count} for place, count in enumerate(counts)]
+    return [{"low": place * width, "high": (place + 1) * width, "count": count, **null} for place, count in enumerate(counts)]
 
 
 def certificate_rows(folder: Path) -> list[dict[str, Any]]:

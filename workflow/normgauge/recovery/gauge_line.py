@@ -18,6 +18,8 @@ ACCEPTED_DEVIATIONS = 8.0
 """A coordinate may lie this many of its own noises from a grid point; 10^9 Gaussian coordinates stay within 6.2."""
 WINDOW = 1.0
 """The searched part of a line: the part of a column along 1/g may be this many times as large as all the rest of it together."""
+SWEPT = 16.0
+"""Grid spacings by which half a search window must move a coordinate for its residual to be uniform over the window."""
 REQUIRED_LOG10_NULL = -20.0
 """A wrong place on the line must pass with less than this probability; a search window holds up to 10^10 distinguishable places."""
 
@@ -55,26 +57,61 @@ class GaugeLine:
         least = values[: self.weights] + np.outer(direction, centre)
         return centre, WINDOW * np.sqrt(np.einsum("ij,ij->j", least, least) / square)
 
+    def measured_window(self, values: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The window (k,) of (n, k) values without those that are not told from zero: behind a collapsed
+        gain a value may be all noise, many orders larger than any weight.
+        """
+        return self.window(np.where(np.abs(values) < ACCEPTED_DEVIATIONS * noise, 0.0, values))
+
+    def swept(self, values: np.ndarray, noise: np.ndarray, grid: Grid) -> np.ndarray:
+        """(n, k) whether the measured window of each column of (n, k) values carries a coordinate over
+        many grid points, so that its residual at a random place is uniform. Behind a collapsed gain the
+        window moves the coordinate of that gain alone, the others not even from one point to the next.
+        """
+        centre, half_width = self.measured_window(values, noise)
+        reach = np.abs(self.direction[:, None]) * half_width
+        middle = np.abs(values + self.direction[:, None] * centre)
+        return reach >= SWEPT * grid.ulp(np.maximum(middle, reach))
+
 
 @dataclass(frozen=True)
 class Placed:
-    """Columns at a place on the line. values: (n, k) grid points. noise: (n, k). residual: (n, k) distance to the grid point.
+    """Columns at a place on the line. values: (n, k) grid points. noise: (n, k). residual: (n, k)
+    distance to the grid point.
 
-    score: (k,) worst residual in ulp over the coordinates whose noise is below 1/32 ulp; log10_null: (k,) probability that a
-    wrong place passes; on_grid: (k,) whether every coordinate is as near to the grid as its noise allows.
+    score: (k,) worst residual in ulp over the coordinates whose noise is below 1/32 ulp; log10_passing:
+    (n, k) probability that a coordinate anywhere passes; log10_null: (k,) that all do; on_grid: (k,)
+    whether every coordinate is as near to the grid as its noise allows.
     """
 
     values: np.ndarray
     noise: np.ndarray
     residual: np.ndarray
     score: np.ndarray
-    log10_null: np.ndarray
+    log10_passing: np.ndarray
     on_grid: np.ndarray
+
+    @property
+    def log10_null(self) -> np.ndarray:
+        return self.log10_passing.sum(axis=0)
 
     @property
     def accepted(self) -> np.ndarray:
         """(k,) on the grid, and not by chance."""
         return self.on_grid & (self.log10_null <= REQUIRED_LOG10_NULL)
+
+
+def log10_null(line: GaugeLine, placed: Placed, values: np.ndarray, noise: np.ndarray, grid: Grid) -> np.ndarray:
+    """log10 of the probability (k,) that a random place in the measured window passes on every
+    coordinate. Swept ones are independent. The others see the same few places, where they are within
+    their noise of one grid point or the next: only the most exacting of them counts.
+    """
+    swept = line.swept(values, noise, grid)
+    reach = np.abs(line.direction[:, None]) * line.measured_window(values, noise)[1]
+    nearly = ACCEPTED_DEVIATIONS * placed.noise
+    by_width = np.where(nearly < reach, np.minimum(nearly, reach) / np.maximum(reach, np.finfo(float).tiny), 1.0)
+    passing = np.minimum(10.0**placed.log10_passing + by_width, 1.0)
+    return (placed.log10_passing * swept).sum(axis=0) + np.where(swept, 0.0, np.log10(passing)).min(axis=0)
 
 
 def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: np.ndarray, alpha_noise: np.ndarray, grid: Grid) -> Placed:
@@ -85,10 +122,10 @@ def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: n
     spread = np.sqrt(noise * noise + (direction[:, None] * alpha_noise) ** 2)
     ulp = grid.ulp(rounded)
     passing = np.minimum(2 * ACCEPTED_DEVIATIONS * spread / ulp, 1.0)
-    log10_null = np.log10(np.maximum(passing, 1e-300)).sum(axis=0)
+    log10_passing = np.log10(np.maximum(passing, 1e-300))
     score = np.where(spread < ulp / 32, residual / ulp, 0.0).max(axis=0)
     on_grid = (residual <= ACCEPTED_DEVIATIONS * spread).all(axis=0)
-    return Placed(rounded, spread, residual, score, log10_null, on_grid)
+    return Placed(rounded, spread, residual, score, log10_passing, on_grid)
 
 
 def refine(placed: Placed, values: np.ndarray, noise: np.ndarray, direction: np.ndarray, grid: Grid) -> tuple[np.ndarray, np.ndarray]:

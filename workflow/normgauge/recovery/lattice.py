@@ -12,6 +12,7 @@ A column is first scaled by a power of two to unit size, so that one spacing q s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import flint
@@ -119,26 +120,19 @@ def search(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, s
     alpha, alpha_noise = np.full(count, np.nan), np.full(count, np.nan)
     if not count:
         return Search(alpha, alpha_noise, 0, False)
-    centre, half_width = line.window(values)
-    scale = _power_of_two(half_width / _half_width(line))
-    by_coordinate, by_column = noise.mean(axis=1), noise.mean(axis=0) / noise.mean()
-    usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (by_coordinate > 0))
-    usable = usable[np.argsort(by_coordinate[usable])]
+    usable, by_coordinate, by_column = _noises(line, values, noise)
     probes = usable[:PROBES]
     generator = np.random.default_rng(seed)
     pending, draws = np.arange(count), 0
     while len(pending) and draws < MOST_DRAWS:
-        typical = by_coordinate[usable] * np.quantile((by_column / scale)[pending], 0.9)
+        typical = by_coordinate * np.quantile(by_column[pending], 0.9)
         lattice = _draw(line, usable, typical, grid, generator)
         if lattice is None:
             break
         draws += 1
-        drawn = lattice.coordinates
         for start in range(0, len(pending), COLUMNS_AT_ONCE):
             chosen = pending[start : start + COLUMNS_AT_ONCE]
-            least = (values[np.ix_(drawn, chosen)] + np.outer(line.direction[drawn], centre[chosen])) / scale[chosen]
-            found = centre[chosen] + lattice.nearest(least) * scale[chosen]
-            found_noise = (noise[np.ix_(drawn, chosen)] / np.abs(line.direction[drawn, None])).min(axis=0)
+            found, found_noise = _places(lattice, line, values[:, chosen], noise[:, chosen])
             direction, probed, probed_noise = line.direction[probes], values[np.ix_(probes, chosen)], noise[np.ix_(probes, chosen)]
             placed = gauge_line.place(probed, probed_noise, direction, found, found_noise, grid)
             kept = chosen[placed.accepted]
@@ -146,6 +140,62 @@ def search(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, s
             alpha[kept], alpha_noise[kept] = refined[placed.accepted], refined_noise[placed.accepted]
         pending = pending[np.isnan(alpha[pending])]
     return Search(alpha, alpha_noise, draws, draws > 0)
+
+
+def lattices(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, seed: int, count: int) -> list[Lattice]:
+    """Separated lattices for columns with the (n, k) noise of these: `count` of them, fewer where no more are found."""
+    usable, by_coordinate, by_column = _noises(line, values, noise)
+    generator = np.random.default_rng(seed)
+    drawn: list[Lattice] = []
+    while len(drawn) < count:
+        lattice = _draw(line, usable, by_coordinate * np.quantile(by_column, 0.9), grid, generator)
+        if lattice is None:
+            break
+        drawn.append(lattice)
+    return drawn
+
+
+def best_places(
+    line: GaugeLine, values: np.ndarray, noise: np.ndarray, given: Sequence[Lattice], grid: Grid
+) -> tuple[np.ndarray, np.ndarray]:
+    """alpha and its noise (k,) of each column of (n, k) values: of the places that the lattices find, the one whose
+    rounding residuals are least on the mean, in ulp. Nothing is accepted or refused; 0 without a lattice.
+    """
+    alpha, alpha_noise = np.zeros(values.shape[1]), np.zeros(values.shape[1])
+    least = np.full(values.shape[1], np.inf)
+    for lattice in given:
+        found, found_noise = _places(lattice, line, values, noise)
+        placed = gauge_line.place(values, noise, line.direction, found, found_noise, grid)
+        found, found_noise = gauge_line.refine(placed, values, noise, line.direction, grid)
+        placed = gauge_line.place(values, noise, line.direction, found, found_noise, grid)
+        residual = (placed.residual / grid.ulp(placed.values)).mean(axis=0)
+        better = residual < least
+        alpha[better], alpha_noise[better], least[better] = found[better], found_noise[better], residual[better]
+    return alpha, alpha_noise
+
+
+def _noises(line: GaugeLine, values: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The measured weights, the least noisy first, their mean noise, and by how much that of each column, (k,), is larger when it is
+    scaled to unit size.
+    """
+    by_coordinate = noise.mean(axis=1)
+    usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (by_coordinate > 0))
+    usable = usable[np.argsort(by_coordinate[usable])]
+    return usable, by_coordinate[usable], noise.mean(axis=0) / noise.mean() / _scale(line, line.window(values)[1])
+
+
+def _places(lattice: Lattice, line: GaugeLine, values: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """alpha and its noise (k,) of (n, k) columns by one lattice."""
+    drawn = lattice.coordinates
+    centre, half_width = line.window(values)
+    scale = _scale(line, half_width)
+    least = (values[drawn] + np.outer(line.direction[drawn], centre)) / scale
+    return centre + lattice.nearest(least) * scale, (noise[drawn] / np.abs(line.direction[drawn, None])).min(axis=0)
+
+
+def _scale(line: GaugeLine, half_width: np.ndarray) -> np.ndarray:
+    """The powers of two (k,) nearest to the columns' size."""
+    return _power_of_two(half_width / _half_width(line))
 
 
 def _half_width(line: GaugeLine) -> float:

@@ -128,7 +128,11 @@ def recover(
     """
     if design.factors.null_rank:
         return [_not_seen(design, outputs.shape[1], intercept) for outputs, intercept in zip(targets, intercepts, strict=True)]
-    solutions = [solve(design.factors, outputs, arithmetic) for outputs in targets]
+    return judge(design, [solve(design.factors, outputs, arithmetic) for outputs in targets], intercepts, grid, seed)
+
+
+def judge(design: Design, solutions: list[Solution], intercepts: Sequence[bool], grid: Grid, seed: int = 0) -> list[Recovered]:
+    """`recover` from the maps' least-squares solutions on the design, which has full rank."""
     if design.line is None:
         return [_by_rounding(solution, grid) for solution in solutions]
     return _on_the_line(design, design.line, solutions, intercepts, grid, seed)
@@ -204,6 +208,7 @@ def _placed(
     placed = gauge_line.place(values, noise, line.direction, at, spread, grid)
     lost = ~(known & placed.accepted)
     moved = values + line.direction[:, None] * at
+    log10_null = gauge_line.log10_null(line, placed, values, noise, grid)
     margins = grid.margin(moved, placed.values, placed.noise)
     kept = slice(None)
     if not intercept:
@@ -220,7 +225,7 @@ def _placed(
         _lost_reason(lost, solution, found),
         found.draws,
         None if lost.all() else float(placed.score[~lost].max()),
-        None if lost.all() else float(placed.log10_null[~lost].max()),
+        None if lost.all() else float(log10_null[~lost].max()),
         Solved(line, values, noise, replace(found, alpha=alpha, alpha_noise=alpha_noise)),
     )
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,8 +41,7 @@ from normgauge.recovery.terminal import run
 
 FALSIFIED_COLUMNS = 32
 CERTIFIED_SHARE = 0.01
-NULL_PLACES = 200
-NULL_BINS = 50
+NULL_PLACES = 20
 
 
 @dataclass
@@ -61,7 +61,8 @@ class Results:
     falsified: dict[str, np.ndarray] = field(default_factory=dict)
     falsifications: dict[str, dict[str, Any]] = field(default_factory=dict)
     certificates: list[dict[str, Any]] = field(default_factory=list)
-    null_counts: np.ndarray = field(default_factory=lambda: np.zeros(NULL_BINS, dtype=np.int64))
+    null_residuals: list[np.ndarray] = field(default_factory=list)
+    null_left_out: int = 0
     pending: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, np.ndarray] = field(default_factory=dict)
     attack: Attack | None = None
@@ -156,7 +157,7 @@ def _solve_group(
             part, looks = maps.settle(design, part, inputs, outputs, item.bias is not None, grid, route)
             part = _certified(item, part, first, grid, results)
             if first == 0 and not design.factors.null_rank:
-                _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, seed, results)
+                _falsify(item, design, outputs[:, :FALSIFIED_COLUMNS], grid, route, results)
             _keep_stragglers(item, [look for look in looks if not part.undetermined[look.straggler.column]], first, results)
             parts.append(part)
         _store(description, item, behind, parts, time.perf_counter() - start + shared, results)
@@ -214,8 +215,10 @@ def _certify(item: ObservedMap, part: Recovered, column: int, first: int, grid: 
     weights = part.values[: solved.line.weights, column]
     values, noise, alpha = solved.values[:, column], solved.noise[:, column], float(solved.found.alpha[column])
     found = certificate.certify(solved.line, values, noise, weights, grid, full, alpha)
-    residuals = certificate.null_residuals(solved.line, values, grid, NULL_PLACES, column)
-    results.null_counts += np.histogram(residuals, NULL_BINS, (0, 0.5))[0]
+    generator = np.random.default_rng(_seed(item.module, column + first))
+    residuals, left_out = certificate.null_residuals(solved.line, values, noise, grid, NULL_PLACES, generator)
+    results.null_residuals.append(residuals)
+    results.null_left_out += left_out
     results.certificates.append(
         {
             "module": item.module,
@@ -231,15 +234,22 @@ def _certify(item: ObservedMap, part: Recovered, column: int, first: int, grid: 
     return len(found.survivors) == 1
 
 
-def _falsify(
-    item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids.Grid, route: Arithmetic, seed: int, results: Results
-) -> None:
-    outputs = np.ascontiguousarray(outputs)
-    found = falsifier.permuted(design, outputs, item.bias is not None, grid, route, seed)
-    rounded = found.rounded if design.line is None else design.line.complete(found.rounded)
+def _falsify(item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids.Grid, route: Arithmetic, results: Results) -> None:
+    seeds = (_seed(item.module, "permutation"), _seed(item.module, "lattices"))
+    found = falsifier.falsify(design, np.ascontiguousarray(outputs), item.bias is not None, grid, route, seeds)
     width = item.inputs.width
-    results.falsified[item.module] = rounded[:width]
-    results.falsifications[item.module] = {"claimed": found.claimed, "residual_ratio": found.residual_ratio}
+    results.falsified |= {f"{item.module}.true": found.true[:width], f"{item.module}.permuted": found.permuted[:width]}
+    results.falsifications[item.module] = {
+        "claimed": found.claimed,
+        "residual_ratio": found.residual_ratio,
+        "true_score": found.true_score,
+        "permuted_score": found.permuted_score,
+    }
+
+
+def _seed(*names: object) -> int:
+    """A seed of its own for everything that is drawn, from what it is drawn for."""
+    return zlib.crc32("/".join(map(str, names)).encode())
 
 
 def _keep_stragglers(item: ObservedMap, looks: list[maps.SecondLook], first: int, results: Results) -> None:
@@ -363,7 +373,7 @@ def write(folder: Path, description: Description, results: Results) -> None:
             "tensors": rows,
             "falsified": results.falsifications,
             "certificates": results.certificates,
-            "null_counts": results.null_counts.tolist(),
+            "null": certificate.null_summary(results.null_residuals, results.null_left_out),
             "stragglers": results.pending,
             "embedding_attack": _attack_report(results.attack),
             "hardest": results.hardest_study,

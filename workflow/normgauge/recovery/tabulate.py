@@ -87,10 +87,12 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
     hashes = [row["assembled_sha256"] and row["assembled_sha256"] == row["sha256"] for row in evidence["assembly"]]
     routes = evidence.get("routes")
     return {
-        "certificates": len(evidence["certificates"]),
+        "certificates": sum(row["candidates"] > 1 for row in evidence["certificates"]),
         "most_survivors": max((row["survivors"] for row in evidence["certificates"]), default=None),
         "falsifier_values": sum(row["values"] for row in evidence["falsifier"]),
         "falsifier_matches": sum(row["matches"] + row["claimed"] for row in evidence["falsifier"]),
+        "control_matches": sum(row["true_matches"] for row in evidence["falsifier"]),
+        **{f"null_{name}": evidence["null"][0][name] for name in ("residuals", "left_out", "statistic", "p")},
         "stragglers": len(evidence["stragglers"]),
         "chunks": max((row["chunks"] for row in evidence["stragglers"]), default=0),
         "attacked": len(evidence["attack"]),

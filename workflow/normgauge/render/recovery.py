@@ -95,7 +95,8 @@ def calibration(rows: Rows) -> Figure:
             total, edges = sum(row["count"] for row in members), [row["low"] for row in members] + [members[-1]["high"]]
             shares = [row["count"] * len(members) / total for row in members]
             axes.stairs(shares, edges, baseline=None, color=color, linestyle=line, linewidth=1.0)
-            handles.append(Line2D([], [], color=color, linestyle=line, linewidth=1.0, label=f"{name}: {total:,} residuals"))
+            test = f"Kolmogorov-Smirnov distance {number(members[0]['statistic'], 2)}, p = {number(members[0]['p'], 2)}"
+            handles.append(Line2D([], [], color=color, linestyle=line, linewidth=1.0, label=f"{name}: {total:,} residuals, {test}"))
             if members[0]["score"] is not None:
                 axes.plot(members[0]["score"], 0, marker="v", markersize=5, color=color, clip_on=False, zorder=4)
         axes.axhline(1, color=GREY, linewidth=0.6, zorder=1)
@@ -106,8 +107,9 @@ def calibration(rows: Rows) -> Figure:
         "Rounding residuals at wrong places",
         plot,
         handles,
-        "Certified columns of every map behind a LayerNorm, all their coordinates, at random wrong places in the search window; grey: the "
-        "uniform distribution. Triangles: the worst residual over the well determined coordinates at the recovered places.",
+        "Certified columns of every map behind a LayerNorm, the coordinates that the search window moves by "
+        "16 grid spacings or more, at random wrong places in it; grey: the uniform distribution, from which the "
+        "distance is taken. Triangles: the worst residual over the well determined coordinates at the recovered places.",
     )
 
 
