@@ -130,6 +130,7 @@ def test_permuted_rows_give_nothing_where_the_same_procedure_gives_all_of_the_tr
     design = maps.gauge_design(layer.inputs, layer.gains, layer.biases, TORCH)
     found = falsifier.falsify(design, layer.outputs, True, layer.grid, TORCH, (1, 2))
     np.testing.assert_array_equal(found.true, layer.truth)
+    assert found.decided.all()
     assert found.true_score < 1e-3
     assert found.claimed == 0
     assert (found.permuted == layer.truth).sum() <= (0 if name == "float32" else 0.02 * layer.truth.size)

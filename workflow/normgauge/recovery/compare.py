@@ -74,7 +74,10 @@ def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
 
 
 def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_falsifier`: how many stored values the same procedure gives on the true and on permuted rows."""
+    """Rows of schema `recovery_falsifier`: how many stored values the same procedure gives on the true and on permuted rows.
+
+    Compared are those that are not zero and that the true rows decide.
+    """
     report, guesses = json.loads((folder / "report.json").read_text()), load_file(folder / "falsified.safetensors")
     maps = {item.module: item for item in anatomy.maps}
     aliases = {tensor.name: tensor.alias_of for tensor in anatomy.tensors}
@@ -84,7 +87,7 @@ def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> li
         weight = checkpoint.tensors[aliases[item.weight] or item.weight]
         pairings = {name: guesses[f"{module}.{name}"] for name in ("true", "permuted")}
         stored = (weight if item.input_axis == 0 else weight.T)[:, : pairings["true"].shape[1]]
-        counted = stored != 0  # what is recorded as zero may be a tiny value or a zero of either sign
+        counted = (stored != 0) & guesses[f"{module}.decided"]
         matches = {name: int((same_bits(guess.to(stored.dtype), stored) & counted).sum()) for name, guess in pairings.items()}
         rows.append(
             {"module": module, "values": int(counted.sum()), "matches": matches["permuted"], "true_matches": matches["true"], **found}

@@ -76,14 +76,15 @@ class GaugeLine:
 
 @dataclass(frozen=True)
 class Placed:
-    """Columns at a place on the line. values: (n, k) grid points. noise: (n, k). residual: (n, k)
-    distance to the grid point.
+    """Columns at a place on the line. moved: (n, k) there. values: (n, k) grid points. noise: (n, k).
+    residual: (n, k) distance to the grid point.
 
     score: (k,) worst residual in ulp over the coordinates whose noise is below 1/32 ulp; log10_passing:
     (n, k) probability that a coordinate anywhere passes; log10_null: (k,) that all do; on_grid: (k,)
     whether every coordinate is as near to the grid as its noise allows.
     """
 
+    moved: np.ndarray
     values: np.ndarray
     noise: np.ndarray
     residual: np.ndarray
@@ -125,7 +126,7 @@ def place(values: np.ndarray, noise: np.ndarray, direction: np.ndarray, alpha: n
     log10_passing = np.log10(np.maximum(passing, 1e-300))
     score = np.where(spread < ulp / 32, residual / ulp, 0.0).max(axis=0)
     on_grid = (residual <= ACCEPTED_DEVIATIONS * spread).all(axis=0)
-    return Placed(rounded, spread, residual, score, log10_passing, on_grid)
+    return Placed(moved, rounded, spread, residual, score, log10_passing, on_grid)
 
 
 def refine(placed: Placed, values: np.ndarray, noise: np.ndarray, direction: np.ndarray, grid: Grid) -> tuple[np.ndarray, np.ndarray]:

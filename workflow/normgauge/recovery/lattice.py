@@ -1,18 +1,19 @@
 """Where on the gauge line does a stored column lie? Found by lattice reduction.
 
-At the stored alpha every coordinate w_j + alpha v_j is a grid point. For a handful of coordinates that is an approximate
-simultaneous congruence, alpha v_j = -w_j (mod q) up to the noise of w_j. Its lattice, spanned by q e_j and a small step delta v, is
-the same for every column of every map behind the norm, so it is reduced once (Lenstra, Lenstra and Lovasz 1982) and each column
-costs one run of Babai's nearest plane (1986). The step is so small that v itself is the one short vector; all others must be longer
-than the noise, and are by construction: coordinates are added until the Gram-Schmidt lengths say so. Where no number of coordinates
-suffices (equal gains, or gains in small integer ratios), the line meets the grid at many places and the answer is "undetermined".
+At the stored alpha every coordinate w_j + alpha v_j is a grid point. For a handful of coordinates
+that is an approximate simultaneous congruence, alpha v_j = -w_j (mod q) up to the noise of w_j. Its
+lattice, spanned by q e_j and a small step delta v, is the same for every column of every map behind
+the norm, so it is reduced once (Lenstra, Lenstra and Lovasz 1982) and each column costs one run of
+Babai's nearest plane (1986). The step is so small that v itself is the one short vector; all others
+must be longer than the noise, and are by construction: coordinates are added until the Gram-Schmidt
+lengths say so. Where no number of coordinates suffices (equal gains, or gains in small integer
+ratios), the line meets the grid at many places and the answer is "undetermined".
 
 A column is first scaled by a power of two to unit size, so that one spacing q serves all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import flint
@@ -23,9 +24,13 @@ from normgauge.recovery.gauge_line import WINDOW, GaugeLine
 from normgauge.recovery.grids import Grid
 
 SEPARATION = 14.0
-"""Least Gram-Schmidt length, in noises, of every basis vector but the step: nearest plane then fails beyond 7 noises only."""
+"""Least Gram-Schmidt length, in noises, of every basis vector but the step: nearest plane then
+fails beyond 7 noises only.
+"""
 REACH = 2.0**12
-"""A lattice is separated over so many search windows: a column that lies outside of its own must not be found at another place inside."""
+"""A lattice is separated over so many search windows: a column that lies outside of its own must
+not be found at another place inside.
+"""
 MOST_COORDINATES = 40
 MOST_DRAWS = 48
 STEP_BITS = 3
@@ -39,8 +44,9 @@ PROBES = 96
 class Lattice:
     """A reduced lattice for some coordinates.
 
-    basis: (m + 1, m + 1) reduced rows in units of the noise; directions: its Gram-Schmidt vectors; steps: (m + 1,) int64, how many
-    delta each row moves alpha, modulo 2^64; spacing: q; step: delta; units: (m,) powers of two near the noise of each coordinate.
+    basis: (m + 1, m + 1) reduced rows in units of the noise; directions: its Gram-Schmidt vectors;
+    steps: (m + 1,) int64, how many delta each row moves alpha, modulo 2^64; spacing: q; step:
+    delta; units: (m,) powers of two near the noise of each coordinate.
     """
 
     coordinates: np.ndarray
@@ -57,7 +63,9 @@ class Lattice:
         return float(np.sqrt((self.directions[1:] ** 2).sum(axis=1)).min())
 
     def nearest(self, values: np.ndarray) -> np.ndarray:
-        """alpha (k,) at which (m, k) scaled values are nearest to multiples of the spacing, by Babai's nearest plane."""
+        """alpha (k,) at which (m, k) scaled values are nearest to multiples of the spacing, by
+        Babai's nearest plane.
+        """
         offset = np.rint(values / self.spacing) * self.spacing - values
         rest = np.vstack([offset / self.units[:, None], np.zeros((1, values.shape[1]))])
         count = np.zeros(values.shape[1], dtype=np.int64)
@@ -70,7 +78,9 @@ class Lattice:
 
 
 def reduced(direction: np.ndarray, noise: np.ndarray, half_width: float, spacing: float, coordinates: np.ndarray) -> Lattice:
-    """LLL-reduce the lattice of some coordinates. direction, noise: (m,) of those; half_width: of the searched alpha."""
+    """LLL-reduce the lattice of some coordinates. direction, noise: (m,) of those; half_width: of
+    the searched alpha.
+    """
     count = len(coordinates)
     exponents = np.floor(np.log2(noise)).astype(int)
     step = 2.0 ** np.floor(np.log2((noise / np.abs(direction)).min()) - STEP_BITS)
@@ -103,9 +113,11 @@ def _gram_schmidt(basis: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found. alpha: (k,) NaN where nothing was accepted; alpha_noise: (k,); draws: lattices used; separable: whether any was.
+    """What a search found. alpha: (k,) NaN where nothing was accepted; alpha_noise: (k,); draws:
+    lattices used; separable: whether any was.
 
-    A place is accepted here on the best determined coordinates; `gauge_line.place` then judges all of them.
+    A place is accepted here on the best determined coordinates; `gauge_line.place` then judges all
+    of them.
     """
 
     alpha: np.ndarray
@@ -115,7 +127,9 @@ class Search:
 
 
 def search(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, seed: int) -> Search:
-    """Find alpha for every column of (n, k) values on the line with (n, k) noise, zero at the pivot."""
+    """Find alpha for every column of (n, k) values on the line with (n, k) noise, zero at the
+    pivot.
+    """
     count = values.shape[1]
     alpha, alpha_noise = np.full(count, np.nan), np.full(count, np.nan)
     if not count:
@@ -142,41 +156,44 @@ def search(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, s
     return Search(alpha, alpha_noise, draws, draws > 0)
 
 
-def lattices(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, seed: int, count: int) -> list[Lattice]:
-    """Separated lattices for columns with the (n, k) noise of these: `count` of them, fewer where no more are found."""
-    usable, by_coordinate, by_column = _noises(line, values, noise)
-    generator = np.random.default_rng(seed)
-    drawn: list[Lattice] = []
-    while len(drawn) < count:
-        lattice = _draw(line, usable, by_coordinate * np.quantile(by_column, 0.9), grid, generator)
-        if lattice is None:
-            break
-        drawn.append(lattice)
-    return drawn
-
-
-def best_places(
-    line: GaugeLine, values: np.ndarray, noise: np.ndarray, given: Sequence[Lattice], grid: Grid
-) -> tuple[np.ndarray, np.ndarray]:
-    """alpha and its noise (k,) of each column of (n, k) values: of the places that the lattices find, the one whose
-    rounding residuals are least on the mean, in ulp. Nothing is accepted or refused; 0 without a lattice.
+def draw(line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid, generator: np.random.Generator) -> Lattice | None:
+    """A separated lattice on random coordinates for columns with the (n, k) noise of these, or
+    None.
     """
-    alpha, alpha_noise = np.zeros(values.shape[1]), np.zeros(values.shape[1])
-    least = np.full(values.shape[1], np.inf)
-    for lattice in given:
+    usable, by_coordinate, by_column = _noises(line, values, noise)
+    return _draw(line, usable, by_coordinate * np.quantile(by_column, 0.9), grid, generator)
+
+
+@dataclass(frozen=True)
+class Best:
+    """Of the places that some lattices find, the one whose rounding residuals are least on the
+    mean. alpha, alpha_noise, residual: (k,), the last in ulp. Nothing is accepted or refused.
+    """
+
+    alpha: np.ndarray
+    alpha_noise: np.ndarray
+    residual: np.ndarray
+
+    @classmethod
+    def none(cls, columns: int) -> Best:
+        """Without a lattice: the place where the pivot is zero."""
+        return cls(np.zeros(columns), np.zeros(columns), np.full(columns, np.inf))
+
+    def or_of(self, lattice: Lattice, line: GaugeLine, values: np.ndarray, noise: np.ndarray, grid: Grid) -> Best:
+        """The better of this and what another lattice finds, for each of (n, k) columns."""
         found, found_noise = _places(lattice, line, values, noise)
         placed = gauge_line.place(values, noise, line.direction, found, found_noise, grid)
         found, found_noise = gauge_line.refine(placed, values, noise, line.direction, grid)
         placed = gauge_line.place(values, noise, line.direction, found, found_noise, grid)
         residual = (placed.residual / grid.ulp(placed.values)).mean(axis=0)
-        better = residual < least
-        alpha[better], alpha_noise[better], least[better] = found[better], found_noise[better], residual[better]
-    return alpha, alpha_noise
+        better = residual < self.residual
+        pairs = ((found, self.alpha), (found_noise, self.alpha_noise), (residual, self.residual))
+        return Best(*(np.where(better, new, old) for new, old in pairs))
 
 
 def _noises(line: GaugeLine, values: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The measured weights, the least noisy first, their mean noise, and by how much that of each column, (k,), is larger when it is
-    scaled to unit size.
+    """The measured weights, the least noisy first, their mean noise, and by how much that of each
+    column, (k,), is larger when it is scaled to unit size.
     """
     by_coordinate = noise.mean(axis=1)
     usable = np.flatnonzero((np.arange(len(line.direction)) < line.weights) & (by_coordinate > 0))
@@ -208,7 +225,8 @@ def _power_of_two(values: np.ndarray) -> np.ndarray:
 
 
 def _draw(line: GaugeLine, usable: np.ndarray, noise: np.ndarray, grid: Grid, generator: np.random.Generator) -> Lattice | None:
-    """A separated lattice on random coordinates of the better determined half of `usable`, or None when no spacing gives one.
+    """A separated lattice on random coordinates of the better determined half of `usable`, or None
+    when no spacing gives one.
 
     noise: of the usable coordinates, ascending, for columns of unit size.
     """
@@ -226,8 +244,9 @@ def _draw(line: GaugeLine, usable: np.ndarray, noise: np.ndarray, grid: Grid, ge
 def _plans(direction: np.ndarray, noise: np.ndarray, half_width: float, grid: Grid) -> list[tuple[int, int]]:
     """(slack, coordinates) pairs, the likeliest to fit a column first.
 
-    Coordinates with |W| above 2^-slack of the column's size are multiples of the spacing 2^-(slack + mantissa). A finer spacing fits
-    more coordinates but leaves fewer bits for each above the noise, so that more are needed.
+    Coordinates with |W| above 2^-slack of the column's size are multiples of the spacing 2^-(slack
+    + mantissa). A finer spacing fits more coordinates but leaves fewer bits for each above the
+    noise, so that more are needed.
     """
     needed = np.log2(half_width * np.median(np.abs(direction) / noise)) + STEP_BITS
     plans = []
@@ -250,7 +269,9 @@ def _separated(
     count: int,
     generator: np.random.Generator,
 ) -> Lattice | None:
-    """A lattice on `count` or a few more random coordinates, as many as its separation takes, or None."""
+    """A lattice on `count` or a few more random coordinates, as many as its separation takes, or
+    None.
+    """
     order = generator.permutation(len(coordinates))
     while count <= min(MOST_COORDINATES, len(coordinates)):
         drawn = order[:count]

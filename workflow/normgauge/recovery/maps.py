@@ -207,12 +207,11 @@ def _placed(
     at, spread = np.where(known, alpha, 0.0), np.where(known, alpha_noise, 0.0)
     placed = gauge_line.place(values, noise, line.direction, at, spread, grid)
     lost = ~(known & placed.accepted)
-    moved = values + line.direction[:, None] * at
     log10_null = gauge_line.log10_null(line, placed, values, noise, grid)
-    margins = grid.margin(moved, placed.values, placed.noise)
+    margins = grid.margin(placed.moved, placed.values, placed.noise)
     kept = slice(None)
     if not intercept:
-        lost |= np.abs(moved[-1]) > gauge_line.ACCEPTED_DEVIATIONS * placed.noise[-1]
+        lost |= np.abs(placed.moved[-1]) > gauge_line.ACCEPTED_DEVIATIONS * placed.noise[-1]
         kept = slice(-1)
     return Recovered(
         np.where(lost, np.nan, placed.values)[kept],

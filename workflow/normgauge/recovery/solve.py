@@ -238,7 +238,8 @@ def _falsify(item: ObservedMap, design: Design, outputs: np.ndarray, grid: grids
     seeds = (_seed(item.module, "permutation"), _seed(item.module, "lattices"))
     found = falsifier.falsify(design, np.ascontiguousarray(outputs), item.bias is not None, grid, route, seeds)
     width = item.inputs.width
-    results.falsified |= {f"{item.module}.true": found.true[:width], f"{item.module}.permuted": found.permuted[:width]}
+    kept = {"true": found.true, "permuted": found.permuted, "decided": found.decided}
+    results.falsified |= {f"{item.module}.{name}": array[:width] for name, array in kept.items()}
     results.falsifications[item.module] = {
         "claimed": found.claimed,
         "residual_ratio": found.residual_ratio,
