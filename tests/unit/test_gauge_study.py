@@ -17,8 +17,8 @@ from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_acti
 from normgauge.gauge.artifacts import drawn_artifacts
 from normgauge.gauge.audit import middle_site
 from normgauge.gauge.boundary import DRAWN, STORED, equivalence_rows, with_drawn_constants
-from normgauge.gauge.carried import sign_energy, transport_rows
-from normgauge.gauge.groups import Monomial
+from normgauge.gauge.carried import relative_error, sign_energy, transport_rows
+from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.probes import require_same_tokens, shortened
 from normgauge.gauge.recorded import recovery_rows
@@ -26,6 +26,7 @@ from normgauge.gauge.resumed import optimizer_artifacts
 from normgauge.gauge.transform import apply_moves, tensor_moves, transformed
 from normgauge.gauge.transport import optimizers
 from normgauge.schemas.gauge import tables
+from normgauge.schemas.verdicts import control_verdict, law_verdict, summarised
 from unit.gauge_models import CLASSES, SCEPTR, inputs_of, tiny
 
 LLAMA = ("llama", "LlamaForCausalLM")
@@ -45,7 +46,8 @@ def test_every_family_keeps_its_group_and_nothing_else(case, architecture, tmp_p
     checkpoint, anatomy = tiny(case, architecture)
     rows = equivalence_rows(checkpoint, anatomy, [Batch(inputs_of(case, architecture), {})], (42,), ("float64", "float32"))
     tables.write(tmp_path / "equivalence.parquet", "equivalence", rows, {})
-    assert all(row["passed"] for row in rows), [row for row in rows if not row["passed"]]
+    assert {row["verdict"] for row in rows} == {"passed"}, [row for row in rows if row["verdict"] != "passed"]
+    assert all((row["predicted_effect"] is None) == row["admissible"] for row in rows)
     exact = [row for row in rows if row["forward_dtype"] == "float64"]
     assert max(row["relative_deviation"] for row in exact if row["admissible"]) <= 1e-10
     assert min(row["relative_deviation"] for row in exact if not row["admissible"]) >= 1e-7
@@ -74,7 +76,7 @@ def test_a_wrong_transform_is_seen(monkeypatch):
     moves = boundary.tensor_moves
     monkeypatch.setattr(boundary, "tensor_moves", forgetful)
     rows = equivalence_rows(checkpoint, anatomy, probes(anatomy, 1), (42,), ("float64",))
-    assert not next(row for row in rows if row["group"] == "residual: signed permutation")["passed"]
+    assert next(row for row in rows if row["group"] == "residual: signed permutation")["verdict"] == "failed"
 
 
 def test_constant_gains_are_drawn_since_they_admit_rotations():
@@ -85,8 +87,8 @@ def test_constant_gains_are_drawn_since_they_admit_rotations():
     batches = probes(anatomy, 1)
     plain = {row["group"]: row for row in equivalence_rows(fresh, anatomy, batches, (42,), ("float64",))}
     drawn = {row["group"]: row for row in equivalence_rows(fresh, anatomy, batches, (42,), ("float64",), fresh=True)}
-    assert not plain[control]["passed"]  # with gains of one it is in the group, and the control rightly complains
-    assert drawn[control]["passed"]
+    assert (plain[control]["verdict"], plain[control]["predicted_effect"]) == ("no power", 0)  # with gains of one it is in the group
+    assert drawn[control]["verdict"] == "passed"
     assert drawn[control]["parameters"] == DRAWN
     found = with_drawn_constants(fresh, anatomy, 42).tensors
     for name, offset in gains.items():
@@ -168,7 +170,9 @@ def test_transport_rows(case, architecture, tmp_path):
     checkpoint, anatomy = tiny(case, architecture)
     rows = transport_rows(checkpoint, anatomy, probes(anatomy, 2), (42, 43))
     tables.write(tmp_path / "transport.parquet", "gauge_transport", rows, {})
-    assert all(row["passed"] for row in rows)
+    assert {row["transported"] for row in rows} == {row["raw_control"] for row in rows} == {"passed"}
+    assert all((row["permutation_control"] == "no power") == (row["predicted_error"] == 0) for row in rows)
+    assert {row["permutation_control"] for row in rows} <= {"passed", "no power"}
     assert all(row["raw_deviation"] > 1e-3 for row in rows)
     assert all(row["permutation_error"] == pytest.approx(row["predicted_error"], rel=1e-9) for row in rows)
     assert any(row["predicted_error"] > 0.5 for row in rows) == (case == "llama")
@@ -205,9 +209,9 @@ def test_a_state_that_is_moved_wrongly_is_seen(fault, monkeypatch):
     else:
         monkeypatch.setattr(optimizers, "FIRST", (*optimizers.FIRST, "exp_avg_sq"))
     rows = {row["artifact"]: row for row in transport_rows(checkpoint, anatomy, probes(anatomy, 1), (42,))}
-    assert not rows["AdamW state"]["passed"]
-    assert rows["SGD momentum"]["passed"] == (fault != "unmoved")
-    assert rows["LoRA adapter"]["passed"]
+    assert rows["AdamW state"]["transported"] == "failed"
+    assert (rows["SGD momentum"]["transported"] == "passed") == (fault != "unmoved")
+    assert rows["LoRA adapter"]["transported"] == "passed"
 
 
 def test_the_prediction_needs_the_right_signs():
@@ -216,11 +220,45 @@ def test_the_prediction_needs_the_right_signs():
     site = middle_site(anatomy)
     states = optimizer_artifacts(build_model(checkpoint, "float64"), anatomy, site, probes(anatomy, 1)[0].inputs)
     for artifact in (*drawn_artifacts(anatomy, site, 1.0, 42), *states):
-        moved = [artifact.move(artifact.content, used) for used in (gauge, gauge.without_signs())]
-        error, predicted = sign_energy(artifact, gauge.elements["residual"], *moved)
-        assert error == pytest.approx(predicted)
-        error, predicted = sign_energy(artifact, Monomial.random(12, 43), *moved)
-        assert error != pytest.approx(predicted)
+        signed, permuted = (artifact.move(artifact.content, used) for used in (gauge, gauge.without_signs()))
+        error = relative_error(artifact, permuted, signed)
+        assert error == pytest.approx(sign_energy(artifact, gauge.elements["residual"]))
+        assert error != pytest.approx(sign_energy(artifact, Monomial.random(12, 43)))
+
+
+def test_what_a_control_predicts():
+    """A gauge without negative signs, and one that moves nothing, leave the controls nothing to show."""
+    checkpoint, anatomy = tiny(*LLAMA)
+    element = Monomial.random(12, 42)
+    assert boundary.sign_distance(Gauge({"residual": Monomial.identity(12)}), False) == 0
+    flipped = Gauge({"residual": Monomial(np.arange(12), [-1.0] * 3 + [1.0] * 9)})
+    opposite = Gauge({"residual": Monomial(np.arange(12), [1.0] * 3 + [-1.0] * 9)})
+    assert boundary.sign_distance(flipped, True) == boundary.sign_distance(opposite, True) == boundary.sign_distance(flipped, False) == 1
+    assert boundary.sign_distance(opposite, False) == pytest.approx(3**0.5)
+    turn = Gauge({"residual": Orthogonal.random(12, 42)})
+    gains = [checkpoint.tensors[norm.gain].double().numpy() for norm in anatomy.norms]
+    matrix = turn.elements["residual"].matrix
+    expected = max(np.linalg.norm(gain[:, None] * matrix - matrix * gain) / np.linalg.norm(gain) for gain in gains)
+    assert boundary.gain_distance(checkpoint, anatomy, turn) == pytest.approx(expected)
+    artifact = next(drawn_artifacts(anatomy, middle_site(anatomy), 1.0, 42))
+    assert sign_energy(artifact, element.permutation()) == 0
+    assert relative_error(artifact, artifact.content, artifact.move(artifact.content, Gauge({"residual": Monomial.identity(12)}))) == 0
+
+
+@pytest.mark.parametrize(
+    ("predicted", "shown", "verdict"),
+    [(0.0, True, "no power"), (0.0, False, "no power"), (9.9e-9, True, "no power"), (1.1e-8, True, "passed"), (1.1e-8, False, "failed")],
+)
+def test_a_control_passes_only_with_power(predicted, shown, verdict):
+    assert control_verdict(predicted, shown, 1e-10) == verdict
+    assert law_verdict(True, [control_verdict(predicted, shown, 1e-10)]) == ("no power" if verdict == "no power" else "passed")
+    assert law_verdict(False, []) == "failed"
+
+
+def test_repetitions_pass_together():
+    assert summarised(["passed", "passed"]) == "passed"
+    assert summarised(["passed", "no power"]) == "no power"
+    assert summarised(["no power", "failed"]) == "failed"
 
 
 def test_shortened_probes():

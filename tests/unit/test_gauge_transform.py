@@ -50,8 +50,8 @@ def test_a_random_element_of_every_group_at_once_keeps_the_function(case, archit
     checkpoint = double(checkpoint)
     gauge = random_gauge(anatomy, 42)
     found = compare(case, architecture, checkpoint, transformed(checkpoint, anatomy, gauge), anatomy, gauge)
-    row = equivalence_row("every space", True, 42, DOUBLE, STORED, found)
-    assert row["passed"], row
+    row = equivalence_row("every space", 42, DOUBLE, STORED, found)
+    assert row["verdict"] == "passed", row
     assert found.relative <= 1e-10
     moved = dict(transform(anatomy, checkpoint.tensors, gauge))
     changed = [name for name, value in checkpoint.tensors.items() if not torch.equal(value, moved[name])]
@@ -97,7 +97,7 @@ def test_in_float32_the_deviation_is_rounding(case, architecture):
     gauge = random_gauge(anatomy, 42, (residual_of(anatomy),))
     found = compare(case, architecture, checkpoint, transformed(checkpoint, anatomy, gauge), anatomy, gauge, "float32")
     assert found.relative < 1e-4
-    assert equivalence_row("residual", True, 42, "float32", STORED, found)["passed"]
+    assert equivalence_row("residual", 42, "float32", STORED, found)["verdict"] == "passed"
 
 
 # ---------------------------------------------------------------- what is admissible, and why
@@ -209,8 +209,9 @@ def test_a_gauge_outside_the_group_changes_the_function_and_is_refused(case, arc
     after = with_tensors(checkpoint, transform_unchecked(anatomy, checkpoint.tensors, gauge))
     found = compare(case, architecture, checkpoint, after, anatomy, gauge)
     assert found.relative >= CONTROL_FACTOR * TOLERANCES[DOUBLE]
-    assert equivalence_row("control", False, 42, DOUBLE, STORED, found)["passed"]
-    assert not equivalence_row("control", True, 42, DOUBLE, STORED, found)["passed"]
+    assert equivalence_row("control", 42, DOUBLE, STORED, found, predicted=1.0)["verdict"] == "passed"
+    assert equivalence_row("control", 42, DOUBLE, STORED, found, predicted=0.0)["verdict"] == "no power"
+    assert equivalence_row("control", 42, DOUBLE, STORED, found)["verdict"] == "failed"
 
 
 def test_gauges_of_another_model_and_foreign_tensors_are_refused():

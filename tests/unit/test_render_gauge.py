@@ -17,7 +17,7 @@ from normgauge.schemas.gauge import tables
 IDENTITY = {"model": "m$1", "revision": "1.0", "weights_sha256": "a" * 64, "norm_kind": "RMSNorm", "placement": "pre-norm"}
 
 
-def equivalence(group: str, admissible: bool, dtype: str, relative: float, passed: bool = True, seed: int = 42) -> dict:
+def equivalence(group: str, admissible: bool, dtype: str, relative: float, verdict: str = "passed", seed: int = 42) -> dict:
     return {
         "group": group,
         "admissible": admissible,
@@ -27,7 +27,8 @@ def equivalence(group: str, admissible: bool, dtype: str, relative: float, passe
         "max_abs_deviation": 10 * relative,
         "relative_deviation": relative,
         "tolerance": 1e-10,
-        "passed": passed,
+        "predicted_effect": None if admissible else 1.0,
+        "verdict": verdict,
     }
 
 
@@ -83,7 +84,7 @@ def aligned(other: str, site: str, tokens: int, agreement: float, certain: float
     }
 
 
-def carried(artifact: str, seed: int, moved: float, permuted: float, passed: bool = True) -> dict:
+def carried(artifact: str, seed: int, moved: float, permuted: float, **verdicts: str) -> dict:
     return {
         "artifact": artifact,
         "site": "decoder/block.1/output",
@@ -94,7 +95,9 @@ def carried(artifact: str, seed: int, moved: float, permuted: float, passed: boo
         "raw_deviation": 0.5,
         "permutation_error": 2.0 + seed,
         "predicted_error": 2.0,
-        "passed": passed,
+        "raw_error": 2.0,
+        **{"transported": "passed", "permutation_control": "passed", "raw_control": "passed"},
+        **verdicts,
     }
 
 
@@ -179,7 +182,7 @@ def test_a_percentage_says_all_and_nothing_only_where_it_is(value, text):
 
 
 def said(figure) -> str:
-    return " ".join(text.get_text() for text in figure.texts)
+    return " ".join(text.get_text() for part in (figure, *figure.axes) for text in part.texts)
 
 
 def test_the_page_says_what_was_found_and_what_failed():
@@ -191,14 +194,33 @@ def test_the_page_says_what_was_found_and_what_failed():
     assert "at 4 of 5 sites" in good
     assert not re.search(r"NOT|WRONG", good)
     bad = {kind: [dict(row) for row in ROWS[kind]] for kind in kinds}
-    bad["equivalence"][0]["passed"] = bad["equivalence"][3]["passed"] = False
+    bad["equivalence"][0]["verdict"] = bad["equivalence"][3]["verdict"] = "failed"
     bad["gauge_recovery"][0]["certain_accuracy"] = 0.9
-    bad["gauge_transport"][0]["passed"] = False
+    bad["gauge_transport"][0]["transported"] = bad["gauge_transport"][0]["permutation_control"] = "failed"
     words = said(page(IDENTITY, *bad.values()))
     assert "IS NOT KEPT" in words
     assert "IS NOT ALWAYS NOTICED" in words
     assert "WRONG" in words
     assert "DO NOT ALL ACT AS BEFORE" in words
+    assert "NOT ALL ACT OTHERWISE" in words
+
+
+def test_a_control_without_power_is_never_said_to_have_passed():
+    kinds = ("equivalence", "gauge_recovery", "gauge_audit", "gauge_transport")
+    void = {kind: [dict(row) for row in ROWS[kind]] for kind in kinds}
+    for row in void["equivalence"][3:]:
+        row["verdict"] = "no power"
+    void["gauge_transport"] = [carried("LoRA adapter", 1, 1e-15, 1e-15, permutation_control="no power")]
+    words = said(page(IDENTITY, *void.values()))
+    assert "some have none" in words
+    assert "the permutation alone tells nothing" in words
+    (artifact,) = gauge.carried(void["gauge_transport"])
+    identity = {key: IDENTITY[key] for key in gauge.IDENTITY}
+    table = gauge.draw_carried([{**identity, **artifact}])
+    assert said(table).count("no power") == 2  # the row's word, and what it means
+    table = gauge.draw_table2([{**identity, **row} for row in void["equivalence"]])
+    assert said(table).count("no power") == 2
+    assert "Crosses: controls without power" in said(gauge.draw_figure1([{**identity, **row} for row in void["equivalence"]]))
 
 
 def test_a_page_is_of_one_checkpoint(tmp_path):

@@ -79,12 +79,13 @@ def studied(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Proj
 def test_a_tiny_model_end_to_end(studied: Project) -> None:
     folder = studied / "results/llama-tiny/seed42/gauge"
     equivalence = tables.read(folder / "equivalence.parquet", "equivalence")
-    assert all(row["passed"] for row in equivalence)
+    assert {row["verdict"] for row in equivalence} == {"passed"}
     assert {row["parameters"] for row in equivalence} == {"constants drawn"}
     recovery = tables.read(folder / "recovery.parquet", "gauge_recovery")
     assert {row["permutation_accuracy"] for row in recovery if row["method"] == "row argmax on |C|"} == {1.0}
     assert all(row["mapped_overlap"] == 1 for row in tables.read(folder / "audit.parquet", "gauge_audit"))
-    assert all(row["passed"] for row in tables.read(folder / "transport.parquet", "gauge_transport"))
+    carried = tables.read(folder / "transport.parquet", "gauge_transport")
+    assert {row[key] for row in carried for key in ("transported", "permutation_control", "raw_control")} == {"passed"}
     assert {row["other"] for row in tables.read(folder / "alignment.parquet", "gauge_alignment")} == {
         "llama-tiny@seed43",
         "llama-tiny@seed44",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from normgauge.anatomy import describe
@@ -15,7 +16,7 @@ from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.absorb import absorb_gains, require_absorbable, untied, untied_config
-from normgauge.gauge.admissible import Group, admissible, gauge_spaces, random_gauge, require_admissible
+from normgauge.gauge.admissible import Group, admissible, gauge_spaces, norms_on, random_gauge, require_admissible
 from normgauge.gauge.equivalence import deviation_from, equivalence_row, recorded_outputs
 from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
@@ -28,15 +29,16 @@ STORED, DRAWN = "stored", "constants drawn"
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a change of coordinates, whether the group holds it, and the function that changes the checkpoint.
+    """One row of the table: a change of coordinates, and the function that changes the checkpoint.
 
-    `gauge` is what it does to hidden states that are outputs. `change` takes the checkpoint and the forward pass's dtype.
+    `gauge` is what it does to hidden states that are outputs. `change` takes the checkpoint and the forward pass's dtype. `predicted` is
+    None of an admissible change; of a control it gives how far the change is from the group, relative to the states that it moves.
     """
 
     group: str
-    admissible: bool
     gauge: Gauge
     change: Callable[[Checkpoint, torch.dtype], Checkpoint]
+    predicted: Callable[[Checkpoint], float] | None = None
 
 
 def equivalence_rows(
@@ -61,10 +63,10 @@ def equivalence_rows(
         recorded = recorded_outputs(build_model(checkpoint, forward_dtype), inputs)
         for seed in seeds:
             for case in cases(checkpoint.config, seed):
-                if case.admissible or forward_dtype == "float64":
+                if case.predicted is None or forward_dtype == "float64":
                     found = deviation_from(recorded, build_model(case.change(checkpoint, dtype), forward_dtype), anatomy, case.gauge)
-                    parameters = DRAWN if fresh else STORED
-                    rows.append(equivalence_row(case.group, case.admissible, seed, forward_dtype, parameters, found))
+                    predicted = None if case.predicted is None else case.predicted(checkpoint)
+                    rows.append(equivalence_row(case.group, seed, forward_dtype, DRAWN if fresh else STORED, found, predicted))
     return rows
 
 
@@ -96,34 +98,58 @@ def cases(config: Any, seed: int) -> Iterator[Case]:
     rule, inside = admissible(anatomy, stream.space).group, admissible(anatomy, units[0]).group
     mean_free = anatomy.norm_kind == NormKind.LAYER_NORM
     turn = Gauge({stream.space: Orthogonal.random(stream.width, seed, fixing_ones=mean_free)})
-    yield _gauged(f"residual: {rule}", True, random_gauge(anatomy, seed, streams))
-    yield _gauged(f"feed-forward: {inside}", True, random_gauge(anatomy, seed, units))
-    yield _gauged(f"attention: {admissible(anatomy, layers[0]).query_maps}", True, random_gauge(anatomy, seed, layers))
+    yield _gauged(f"residual: {rule}", random_gauge(anatomy, seed, streams))
+    yield _gauged(f"feed-forward: {inside}", random_gauge(anatomy, seed, units))
+    yield _gauged(f"attention: {admissible(anatomy, layers[0]).query_maps}", random_gauge(anatomy, seed, layers))
     if _allows(lambda: require_absorbable(describe(untied_config(config)))):
-        yield Case("residual: rotation, gains absorbed", True, turn, lambda checkpoint, dtype: _turned(checkpoint, turn, dtype))
+        yield Case("residual: rotation, gains absorbed", turn, lambda checkpoint, dtype: _turned(checkpoint, turn, dtype))
     if _allows(lambda: null_line_axes(anatomy, stream.space)):
-        yield Case("residual: null line", True, Gauge({}), lambda checkpoint, dtype: _off_centre(checkpoint, anatomy, seed, dtype))
+        yield Case("residual: null line", Gauge({}), lambda checkpoint, dtype: _off_centre(checkpoint, anatomy, seed, dtype))
     if rule != Group.SIGNED_PERMUTATION:
         signs = Gauge({stream.space: Monomial.random(stream.width, seed)})
-        yield _gauged("residual: independent signs", False, signs)
-    yield _gauged("residual: rotation, gains not absorbed", False, turn)
+        yield _gauged("residual: independent signs", signs, lambda _: sign_distance(signs, rule == Group.COMMON_SIGN))
+    yield _gauged("residual: rotation, gains not absorbed", turn, lambda checkpoint: gain_distance(checkpoint, anatomy, turn))
     if inside in (Group.PERMUTATION, Group.POSITIVE_MONOMIAL):
-        signs = Gauge({space: Monomial.random(anatomy.space(space).size, seed) for space in units})
-        yield _gauged("feed-forward: signs through the activation", False, signs)
+        units_signs = Gauge({space: Monomial.random(anatomy.space(space).size, seed) for space in units})
+        yield _gauged("feed-forward: signs through the activation", units_signs, lambda _: sign_distance(units_signs, False))
 
 
-def _gauged(group: str, allowed: bool, gauge: Gauge) -> Case:
-    """The case of a gauge; a control is applied without asking. Tensors are widened one by one, so that scales are not rounded to a
-    narrower stored dtype."""
+def sign_distance(gauge: Gauge, common_sign: bool) -> float:
+    """How far the signs of a gauge are from those of the group, relative to states with equal energy on all coordinates: twice the root of
+    the share that has the wrong sign, on the space where that is largest."""
+    shares = [float((element.factors < 0).mean()) for element in gauge.elements.values() if isinstance(element, Monomial)]
+    return 2 * max(min(share, 1 - share) if common_sign else share for share in shares) ** 0.5
+
+
+def gain_distance(checkpoint: Checkpoint, anatomy: Anatomy, turn: Gauge) -> float:
+    """How far the gains are from passing a rotation Q of the primary stream: the largest |diag(g) Q - Q diag(g)| over |g|, Frobenius norms,
+    over its norms; 0 where the gains of each norm are constant."""
+    element = turn.elements[anatomy.primary_stack.space]
+    assert isinstance(element, Orthogonal)
+    squares = element.matrix**2
+    distances = [0.0]
+    for norm in norms_on(anatomy, anatomy.primary_stack.space):
+        if norm.gain:
+            gain = checkpoint.tensors[norm.gain].double().numpy() + norm.gain_offset
+            spread = gain - gain.mean()  # what is constant passes, and would only add its rounding
+            distances.append(np.sqrt(max(2 * (spread @ spread - spread @ squares @ spread), 0) / (gain @ gain)))
+    return float(max(distances))
+
+
+def _gauged(group: str, gauge: Gauge, predicted: Callable[[Checkpoint], float] | None = None) -> Case:
+    """The case of a gauge; a control, whose effect is predicted, is applied without asking.
+
+    Tensors are widened one by one, so that scales are not rounded to a narrower stored dtype.
+    """
 
     def change(checkpoint: Checkpoint, dtype: torch.dtype) -> Checkpoint:
         anatomy = describe(checkpoint.config)
-        if allowed:
+        if predicted is None:
             require_admissible(anatomy, gauge, checkpoint.tensors)
         check_tensors(anatomy, {name: tuple(value.shape) for name, value in checkpoint.tensors.items()})
         return replace(checkpoint, tensors=_moved(dict(checkpoint.tensors), anatomy, gauge, dtype))
 
-    return Case(group, allowed, gauge, change)
+    return Case(group, gauge, change, predicted)
 
 
 def _moved(tensors: dict[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -22,6 +22,7 @@ from normgauge.gauge.groups import Monomial
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.resumed import optimizer_artifacts
 from normgauge.gauge.transform import transformed
+from normgauge.schemas.verdicts import control_verdict, law_verdict
 
 PRECISION = "float64"
 
@@ -55,14 +56,21 @@ def transport_rows(checkpoint: Checkpoint, anatomy: Anatomy, batches: Sequence[B
                     found[way] = deviation_from(recorded, target, anatomy, gauge).relative
             element = gauge.elements[anatomy.primary_stack.space]
             assert isinstance(element, Monomial)
-            error, predicted = sign_energy(artifact, element, ways["transported"], ways["permutation"])
-            rows.append(_row(artifact.name, site.id, seed, found, error, predicted))
+            errors = {
+                "permutation_error": relative_error(artifact, ways["permutation"], ways["transported"]),
+                "predicted_error": sign_energy(artifact, element),
+                "raw_error": relative_error(artifact, ways["raw"], ways["transported"]),
+            }
+            rows.append(_row(artifact.name, site.id, seed, found, errors))
     return rows
 
 
-def _row(name: str, site: str, seed: int, found: Mapping[str, float], error: float, predicted: float) -> dict[str, Any]:
+def _row(name: str, site: str, seed: int, found: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, Any]:
     tolerance = TOLERANCES[PRECISION]
-    fails = predicted == 0 or found["permutation"] >= CONTROL_FACTOR * tolerance
+    controls = {
+        way: control_verdict(errors[predicted] ** 0.5, not found[way] < CONTROL_FACTOR * tolerance, tolerance)
+        for way, predicted in (("permutation", "predicted_error"), ("raw", "raw_error"))
+    }
     return {
         "artifact": name,
         "site": site,
@@ -71,18 +79,23 @@ def _row(name: str, site: str, seed: int, found: Mapping[str, float], error: flo
         "transported_deviation": found["transported"],
         "permutation_deviation": found["permutation"],
         "raw_deviation": found["raw"],
-        "permutation_error": error,
-        "predicted_error": predicted,
-        "passed": found["transported"] <= tolerance and fails,
+        **errors,
+        "transported": str(law_verdict(found["transported"] <= tolerance, controls.values())),
+        "permutation_control": str(controls["permutation"]),
+        "raw_control": str(controls["raw"]),
     }
 
 
-def sign_energy(artifact: Artifact, element: Monomial, signed: Any, permuted: Any) -> tuple[float, float]:
-    """|T_G a - T_P a|^2 over |a|^2 as measured on the transported contents, and as predicted from the original one: four times the share
-    of its energy on coordinates of negative sign."""
-    negative = torch.from_numpy(np.flatnonzero(element.factors < 0))
-    own, first, second = (artifact.dense(content) for content in (artifact.content, signed, permuted))
+def relative_error(artifact: Artifact, content: Any, transported: Any) -> float:
+    """|T_G a - b|^2 over |a|^2 of a content b in place of the transported one, of what artifacts add up to on the stream."""
+    own, right, other = (artifact.dense(each) for each in (artifact.content, transported, content))
     energy = sum(float(value.square().sum()) for value, _ in own.values())
-    error = sum(float((first[name][0] - second[name][0]).square().sum()) for name in own)
-    below = sum(float(value.index_select(axis, negative).square().sum()) for value, axis in own.values())
-    return error / energy, 4 * below / energy
+    return sum(float((right[name][0] - other[name][0]).square().sum()) for name in own) / energy
+
+
+def sign_energy(artifact: Artifact, element: Monomial) -> float:
+    """|T_G a - T_P a|^2 over |a|^2 as predicted from the signs: four times the share of the energy on coordinates of negative sign."""
+    negative = torch.from_numpy(np.flatnonzero(element.factors < 0))
+    own = artifact.dense(artifact.content).values()
+    energy = sum(float(value.square().sum()) for value, _ in own)
+    return 4 * sum(float(value.index_select(axis, negative).square().sum()) for value, axis in own) / energy

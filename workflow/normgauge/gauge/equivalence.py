@@ -12,6 +12,7 @@ from normgauge.anatomy.structure import Anatomy
 from normgauge.capture.hooks import placed
 from normgauge.errors import InputError
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.schemas.verdicts import Verdict, control_verdict
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-3}
 """Largest relative deviation that rounding alone explains, by forward dtype; float32 is only reported against the published figures."""
@@ -93,16 +94,28 @@ def deviation_from(recorded: Iterable[Recorded], other: torch.nn.Module, anatomy
     return Deviation(max(largest.values()), max(largest[name] / scale[name] for name in largest))
 
 
-def equivalence_row(group: str, admissible: bool, seed: int, forward_dtype: str, parameters: str, found: Deviation) -> dict[str, Any]:
-    """One row of schema `equivalence`."""
+def equivalence_row(
+    group: str,
+    seed: int,
+    forward_dtype: str,
+    parameters: str,
+    found: Deviation,
+    predicted: float | None = None,
+) -> dict[str, Any]:
+    """One row of schema `equivalence`: of an admissible gauge, or of a control, which has a predicted effect."""
+    if predicted is None:
+        verdict = Verdict.PASSED if found.unchanged(forward_dtype) else Verdict.FAILED
+    else:
+        verdict = control_verdict(predicted, found.changed(forward_dtype), TOLERANCES[forward_dtype])
     return {
         "group": group,
-        "admissible": admissible,
+        "admissible": predicted is None,
         "seed": seed,
         "forward_dtype": forward_dtype,
         "parameters": parameters,
         "max_abs_deviation": found.max_abs,
         "relative_deviation": found.relative,
         "tolerance": TOLERANCES[forward_dtype],
-        "passed": found.unchanged(forward_dtype) if admissible else found.changed(forward_dtype),
+        "predicted_effect": predicted,
+        "verdict": str(verdict),
     }

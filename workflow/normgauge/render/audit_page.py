@@ -19,6 +19,7 @@ from normgauge.render.gauge import cost_of, deviation_handles, grouped, percent,
 from normgauge.render.labels import Row, Rows
 from normgauge.render.style import GREY, Ruler, number, plain
 from normgauge.schemas.gauge import tables
+from normgauge.schemas.verdicts import Verdict, summarised
 from normgauge.tables import read_metadata
 
 PathLike = str | os.PathLike[str]
@@ -75,9 +76,10 @@ def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) 
     inside = [row for row in equivalence if row["admissible"]]
     controls = [row for row in equivalence if not row["admissible"]]
     exact = [row["relative_deviation"] for row in inside if row["forward_dtype"] == "float64"]
-    kept = "is kept" if all(row["passed"] for row in inside) else "IS NOT KEPT"
-    seen = "is noticed" if all(row["passed"] for row in controls) else "IS NOT ALWAYS NOTICED"
-    act = "act as before, within" if all(row["passed"] for row in transport) else "DO NOT ALL ACT AS BEFORE: outputs deviate by up to"
+    kept = "is kept" if summarised(row["verdict"] for row in inside) == Verdict.PASSED else "IS NOT KEPT"
+    seen = _NOTICED[summarised(row["verdict"] for row in controls)]
+    act = _ACT[summarised(row["transported"] for row in transport)]
+    permuted = _PERMUTED[summarised(row["permutation_control"] for row in transport)]
     matched = [row for row in recovery if row["part"] == "residual" and row["method"].endswith("on |C|") and cost_of(row) == "|C|"]
     first = min(row["tokens"] for row in matched)
     complete = [row for row in matched if row["tokens"] == first and row["permutation_accuracy"] == row["sign_accuracy"] == 1]
@@ -94,8 +96,25 @@ def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) 
         + ("a coordinate that was not flagged was WRONG." if wrong else "no unflagged coordinate was wrong."),
         f"Carried with it, {', '.join(dict.fromkeys(row['artifact'] for row in transport))} {act} "
         f"{number(max(row['transported_deviation'] for row in transport), 1)}; not moved, outputs change by "
-        f"{number(min(row['raw_deviation'] for row in transport), 1)} or more.",
+        f"{number(min(row['raw_deviation'] for row in transport), 1)} or more; {permuted}.",
     ]
+
+
+_NOTICED = {
+    Verdict.PASSED: "is noticed",
+    Verdict.FAILED: "IS NOT ALWAYS NOTICED",
+    Verdict.NO_POWER: "that has the power to show is noticed; some have none",
+}
+_ACT = {
+    Verdict.PASSED: "act as before, within",
+    Verdict.FAILED: "DO NOT ALL ACT AS BEFORE: outputs deviate by up to",
+    Verdict.NO_POWER: "act as before, but so would anything here, within",
+}
+_PERMUTED = {
+    Verdict.PASSED: "moved by the permutation alone, they act otherwise",
+    Verdict.FAILED: "moved by the permutation alone, NOT ALL ACT OTHERWISE",
+    Verdict.NO_POWER: "the permutation alone tells nothing: this gauge has no negative signs",
+}
 
 
 def _heading(axes: Axes, text: str, handles: list) -> None:

@@ -16,6 +16,7 @@ from normgauge.render.labels import Names, Row, Rows
 from normgauge.render.style import GREY, Ruler, number, plain
 from normgauge.render.typeset import BodyRow, Column, Section, cell, draw_table
 from normgauge.schemas.gauge import tables
+from normgauge.schemas.verdicts import Verdict, summarised
 from normgauge.tables import read_metadata
 
 Path = str | os.PathLike[str]
@@ -159,7 +160,8 @@ def carried(rows: Rows) -> list[Row]:
             "raw_deviation": min(row["raw_deviation"] for row in group),
             "permutation_error": mean(row["permutation_error"] for row in group),
             "predicted_error": mean(row["predicted_error"] for row in group),
-            "passed": all(row["passed"] for row in group),
+            "raw_error": mean(row["raw_error"] for row in group),
+            **{key: str(summarised(row[key] for row in group)) for key in ("transported", "permutation_control", "raw_control")},
         }
         for group in grouped(rows, "artifact")
     ]
@@ -210,6 +212,10 @@ def _worst(rows: Rows, forward_dtype: str, key: str, admissible: bool) -> float 
     return (max if admissible else min)(values, default=None)
 
 
+_SAID = {Verdict.PASSED: "yes", Verdict.FAILED: "NO", Verdict.NO_POWER: "no power"}
+"""Whether something is as it must be, in a table's column."""
+
+
 def draw_table2(rows: Rows) -> Figure:
     """Deviation of the outputs under every change of coordinates. `rows` are of the schema gauge_table2."""
     columns = [
@@ -229,7 +235,7 @@ def draw_table2(rows: Rows) -> Figure:
             number(_worst(group, "float64", "relative_deviation", inside), 2),
             number(_worst(group, "float32", "max_abs_deviation", inside), 2),
             number(_worst(group, "float32", "relative_deviation", inside), 2),
-            "yes" if all(row["passed"] for row in group) else "NO",
+            _SAID[summarised(row["verdict"] for row in group)],
         ]
 
     drawn = any(row["parameters"] != "stored" for row in rows)
@@ -237,7 +243,7 @@ def draw_table2(rows: Rows) -> Figure:
         "Largest difference of the outputs, absolute and over the largest output of its kind; the worst of the seeds. In the "
         "group: the same "
         r"function, float64 within $10^{-10}$ and float32 within $10^{-3}$. Controls outside it must deviate by $10^{-7}$ or more "
-        r"in float64. "
+        r"in float64; no power: the control predicts an effect below $10^{-8}$ and tells nothing. "
         r"Published for other models, float32: $\leq 1.3\times10^{-4}$.",
         *(
             ["Random initialisations: gains and biases that were constant are drawn, since constant gains admit rotations."]
@@ -417,19 +423,23 @@ def draw_carried(rows: Rows) -> Figure:
         Column("not moved", group="outputs deviate by"),
         Column("measured", group=r"$|T_Ga-T_Pa|^2/|a|^2$"),
         Column("predicted", group=r"$|T_Ga-T_Pa|^2/|a|^2$"),
-        Column("as it must"),
+        Column("transported", group="as it must"),
+        Column("permutation", group="as it must"),
+        Column("not moved", group="as it must"),
     ]
 
     def line(group: Rows) -> list[str]:
         (row,) = group
         numbers = ("transported_deviation", "permutation_deviation", "raw_deviation", "permutation_error", "predicted_error")
-        return [row["artifact"], str(row["seeds"]), *(number(row[key], 2) for key in numbers), "yes" if row["passed"] else "NO"]
+        verdicts = (_SAID[Verdict(row[key])] for key in ("transported", "permutation_control", "raw_control"))
+        return [row["artifact"], str(row["seeds"]), *(number(row[key], 2) for key in numbers), *verdicts]
 
     notes = [
         "Drawn artifacts in the middle block, and states of optimizers after three steps on its parameters, which act by one more step; "
         "float64 outputs against the model's with the artifact before its gauge, relative: the largest over seeds after transport, the "
-        "smallest by the permutation alone and unmoved. The permutation alone is right where all signs are positive; it costs four times "
-        "the energy (of a state: of its averages of gradients) on negative coordinates, 2 on average over free signs.",
+        "smallest by the permutation alone and unmoved. As it must: transported within $10^{-10}$, the two controls $10^{-7}$ or more. "
+        "The permutation alone costs four times the energy (of a state: of its averages of gradients) on negative coordinates, 2 on "
+        "average over free signs; where all signs are positive it is the gauge itself, and as a control it has no power.",
     ]
     return draw_table("Artifacts carried along with a gauge", columns, _sections(rows, line, "artifact"), notes)
 
@@ -447,9 +457,12 @@ def prepare_deviations(axes: Axes) -> None:
 
 
 def plot_deviations(axes: Axes, place: float, group: Rows) -> None:
-    """The markers of one change of coordinates at height `place`: float64 full, float32 hollow, controls as triangles."""
+    """The markers of one change of coordinates at height `place`: float64 full, float32 hollow, controls as triangles, as crosses where
+    they have no power."""
     inside = group[0]["admissible"]
     color, marker = (_INSIDE, "o") if inside else (_OUTSIDE, "^")
+    if summarised(row["verdict"] for row in group) == Verdict.NO_POWER:
+        color, marker = GREY, "x"
     axes.axhline(place, color="#dddddd", linewidth=0.4, zorder=0)
     for forward_dtype, face in (("float64", color), ("float32", "white")):
         value = _worst(group, forward_dtype, "relative_deviation", inside)
@@ -479,6 +492,7 @@ def draw_figure1(rows: Rows) -> Figure:
     note = (
         r"Largest relative deviation of the outputs over seeds (controls: the smallest). Grey lines: what counts as the same function in "
         r"float64, and the thousandfold that a control must exceed. Values of 0 stand at the left edge."
+        + (" Crosses: controls without power." if any(row["verdict"] == Verdict.NO_POWER for row in rows) else "")
     )
     full, row_height, top = 72 * style.WIDTH, 10.5, 34.0
     with matplotlib.rc_context(style.RC):

@@ -22,7 +22,13 @@ _EQUIVALENCE = (
     ("max_abs_deviation", FLOAT, "!largest absolute difference over all outputs", "logit"),
     ("relative_deviation", FLOAT, "!the same over the largest absolute output of its kind"),
     ("tolerance", FLOAT, "!largest relative deviation that counts as the same function"),
-    ("passed", BOOL, "!deviation within tolerance when admissible, a thousand times beyond it when not"),
+    ("predicted_effect", FLOAT, "of a control: how far it is from the group, relative to the states that it moves; null when admissible"),
+    (
+        "verdict",
+        STRING,
+        "!passed: deviation within tolerance when admissible, of a control a thousand times beyond it; failed; or no power: the control "
+        "predicts an effect below a hundred tolerances",
+    ),
 )
 
 _RECOVERED = (
@@ -58,6 +64,19 @@ _HOLONOMY = (
     ("moved", FLOAT, "!share of coordinates that the cycle does not bring back to themselves with their sign", "share"),
     ("certain", FLOAT, "!share of coordinates that only meet certain matches on the way", "share"),
     ("certain_moved", FLOAT, "share of these that are not brought back; null when there are none", "share"),
+)
+
+_CONTROLS = tuple(
+    (
+        f"{way}_control",
+        STRING,
+        f"!passed: {what} deviates a thousand tolerances or more, as it must; failed; or no power: the predicted relative error, the root "
+        f"of {error}, is below a hundred tolerances",
+    )
+    for way, what, error in (
+        ("permutation", "the permutation alone", "predicted_error"),
+        ("raw", "what is not moved", "raw_error"),
+    )
 )
 
 tables = Tables(
@@ -144,11 +163,13 @@ tables = Tables(
                 "gradients",
             ),
             ("predicted_error", FLOAT, "!four times the share of that length on coordinates of negative sign; 2 on average over signs"),
+            ("raw_error", FLOAT, "!squared error when it is not moved over the squared length: |T_G a - a|^2 / |a|^2"),
             (
-                "passed",
-                BOOL,
-                "!transported within tolerance, and the permutation alone a thousand times beyond it where signs are negative",
+                "transported",
+                STRING,
+                "!passed: transported within tolerance, beside a control that has power; failed; or no power: no control has any",
             ),
+            *_CONTROLS,
         ),
         "gauge_table2": schema(*_CHECKPOINT, *_EQUIVALENCE),
         "gauge_figure1": schema(*_CHECKPOINT, *_EQUIVALENCE),
@@ -190,7 +211,9 @@ tables = Tables(
             ("raw_deviation", FLOAT, "!smallest deviation when not moved"),
             ("permutation_error", FLOAT, "!mean squared error of the permutation alone over the squared length"),
             ("predicted_error", FLOAT, "!mean of the prediction"),
-            ("passed", BOOL, "!whether every seed passed"),
+            ("raw_error", FLOAT, "!mean squared error when not moved over the squared length"),
+            ("transported", STRING, "!passed where it did for every seed; failed where it did for one; else no power"),
+            *_CONTROLS,
         ),
     }
 )
