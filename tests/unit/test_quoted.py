@@ -200,6 +200,15 @@ def test_a_declaration_that_cannot_be_used_is_one_line(repository, capsys, chang
     assert any(said in line for line in faults_of(repository, capsys))
 
 
+def test_a_cell_may_be_absent_a_whole_column_may_not(repository, capsys):
+    absent = {"maybe": {"where": "model == @model and norm == @norm", "value": "values", "words": {"absent": "–"}}}
+    rows = [{"model": "first"}, {"model": "third"}]
+    for norm, said in (("RMSNorm", "| third | 7 |"), ("GroupNorm", "column 'values': no row of the table for any")):
+        block = {"rows": rows, "columns": {"model": "{model}", "values": f"{{maybe norm={norm}}}"}}
+        declare(repository, FIGURES | absent, blocks={"models": block})
+        assert any(said in line for line in faults_of(repository, capsys))
+
+
 def test_a_table_that_is_not_there_is_named(repository, capsys):
     (repository / "results/tables/sample.parquet").unlink()
     assert "sample.parquet is not there; run the target that makes it" in faults_of(repository, capsys)[0]

@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.update:
             for line in update_prose(declaration, figures, options.root):
                 print(line)
+            figures.read = 0
         faults = check_prose(declaration, figures, options.root)
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -25,7 +25,7 @@ FIELD = re.compile(r"\{(?:[^:}]*)(?::([^}]*))?\}")
 
 
 class Figures:
-    """The figures of a declaration. `read`: how many were read so far.
+    """The figures of a declaration. `read`: how many were read so far; `absences`: what stands where there is no row.
 
     `root`: the repository; `results`: a folder that stands in for its `results/`. Tables are read when they are needed.
     """
@@ -34,6 +34,7 @@ class Figures:
         self.declaration = declaration
         self.read = 0
         self._root, self._results = root, results
+        self.absences = {figure.words[ABSENT] for figure in declaration.figures.values() if ABSENT in figure.words}
         self._frames: dict[str, pandas.DataFrame] = {}
 
     def text(self, name: str, arguments: Mapping[str, str]) -> str:

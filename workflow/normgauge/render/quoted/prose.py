@@ -147,10 +147,13 @@ def _quotations(text: str, declaration: Declaration, figures: Figures) -> Iterat
 
 
 def block_text(block: Block, figures: Figures) -> str:
-    """The Markdown table of a block, with a newline behind every line."""
+    """The Markdown table of a block, with a newline behind every line. Raises InputError for a column without any row."""
     lines = ["| " + " | ".join(block.columns) + " |", "|" + "---|" * len(block.columns)]
-    for arguments in block.rows:
-        lines.append("| " + " | ".join(figures.cell(each, arguments) for each in block.columns.values()) + " |")
+    cells = [[figures.cell(template, arguments) for template in block.columns.values()] for arguments in block.rows]
+    for heading, *column in zip(block.columns, *cells, strict=True):
+        if all(cell in figures.absences for cell in column):
+            raise InputError(f"column {heading!r}: no row of the table for any of its cells; mend the block")
+    lines += ["| " + " | ".join(row) + " |" for row in cells]
     return "".join(f"{line}\n" for line in lines)
 
 
