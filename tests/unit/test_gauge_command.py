@@ -13,18 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from normgauge.anatomy import describe
-from normgauge.calibration.batches import Batch
 from normgauge.calibration.prepare import prepare
 from normgauge.checkpoints.building import build_model
 from normgauge.command import main
-from normgauge.gauge.absorb import absorb_gains, untied
-from normgauge.gauge.check import check
 from normgauge.gauge.correlation import correlate
-from normgauge.gauge.groups import Monomial, Orthogonal
+from normgauge.gauge.groups import Monomial
 from normgauge.gauge.matching import contradictions, match
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
-from normgauge.gauge.transform import transformed
+from normgauge.gauge.rounding import ulp
 from normgauge.gauge.transport.sidecar import read_sidecar
 from normgauge.tables import read_metadata
 from unit.gauge_models import config_of, random_checkpoint, tiny
@@ -64,14 +60,15 @@ def test_random_apply_recover_and_back(folder, tmp_path, capsys):
     assert main(["gauge", "random", str(folder), paths["g.parquet"], "--seed", "45"]) == 0
     assert read_gauge(paths["g.parquet"]) == Gauge({"residual": Monomial.random(12, 45)})
     assert main(["gauge", "apply", str(folder), paths["g.parquet"], paths["moved"]]) == 0
+    assert "nothing was rounded; --inverse brings back every byte" in capsys.readouterr().out
     assert main(["gauge", "check", str(folder), paths["moved"], *probes]) == 0
-    assert "the same function" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("the same function: outputs differ by ")
     assert main(["gauge", "recover", str(folder), paths["moved"], paths["found.parquet"], *probes]) == 0
     assert "row argmax on |C|, certified" in capsys.readouterr().out
     assert read_gauge(paths["found.parquet"]) == read_gauge(paths["g.parquet"])
     assert main(["gauge", "apply", paths["moved"], paths["found.parquet"], paths["back"], "--inverse"]) == 0
     assert (tmp_path / "back/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    capsys.readouterr()
+    assert "the weights that the gauge moves, every byte" in capsys.readouterr().out
     assert main(["gauge", "audit", str(folder), *probes, "--top", "3"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("outputs move by ")
@@ -113,6 +110,7 @@ def test_hidden_states_that_are_outputs_need_the_gauge(tmp_path, capsys):
     assert main(["gauge", "check", *pair]) == 1
     assert "need the --gauge between" in capsys.readouterr().out
     assert main(["gauge", "check", *pair, "--gauge", names[1]]) == 0
+    assert "the gauge's copy: every stored value is the gauge's own\nthe same function: " in capsys.readouterr().out
 
 
 def test_what_is_not_certain_is_said_and_changes_the_status(folder, tmp_path, capsys):
@@ -168,6 +166,11 @@ def test_probes_and_models_that_do_not_fit_are_one_line(folder, tmp_path, capsys
     fewer = calibrated(folder.rename(tmp_path / "other/model"), dataclasses.replace(checkpoint, config=config_of(*LLAMA, vocab_size=16)))
     assert "output logits: [1, 64, 16] of one model" in refusal("check", tmp_path / "other/model", small, *fewer)
     write_gauge(tmp_path / "wide.parquet", Gauge({"residual": Monomial.random(13, 1)}), {})
+    assert main(["gauge", "random", str(small), str(tmp_path / "h.parquet")]) == 0
+    write_gauge(tmp_path / "unnamed.parquet", Gauge({"residual": Monomial.random(12, 1)}), {})
+    assert "unnamed.parquet names no model" in refusal("apply", small, tmp_path / "unnamed.parquet", tmp_path / "moved")
+    assert "h.parquet moves LlamaForCausalLM" in refusal("apply", tmp_path / "other/model", tmp_path / "h.parquet", tmp_path / "moved")
+    assert not (tmp_path / "moved").exists()
     pair = (small, small, *fewer, "--gauge", tmp_path / "wide.parquet")
     assert "13 coordinates, the model has 12" in refusal("check", *pair)
     assert "13 coordinates" in refusal("apply", small, tmp_path / "wide.parquet", tmp_path / "moved")
@@ -183,23 +186,55 @@ def test_probes_and_models_that_do_not_fit_are_one_line(folder, tmp_path, capsys
     assert "--seed" in capsys.readouterr().err
 
 
-def test_a_folded_and_rotated_model_is_the_same_function():
+def test_a_rounded_copy_is_the_same_up_to_rounding_and_a_changed_one_is_not(tmp_path, capsys):
+    """In bfloat16, over head maps: what `check` says with and without the gauge, and what `--inverse` brings back."""
     checkpoint, _ = tiny(*LLAMA)
-    double = dataclasses.replace(checkpoint, tensors={name: value.double() for name, value in checkpoint.tensors.items()})
-    loose = untied(double)
-    anatomy = describe(loose.config)
-    folded = absorb_gains(loose, anatomy)
-    turned = transformed(folded, anatomy, Gauge({"residual": Orthogonal.random(12, 1)}))
-    batch = Batch({"input_ids": torch.randint(2, 17, (2, 9), generator=torch.Generator().manual_seed(1))}, {"decoder": None})
-    found = check(build_model(double, "float64"), build_model(turned, "float64"), anatomy, [batch], Gauge({}))
-    assert found.outputs.relative <= 1e-10
-    assert found.first_difference(1e-10) is None
-    assert len(found.sites) == 3
-    broken = dict(turned.tensors) | {"model.layers.0.self_attn.o_proj.weight": torch.zeros(12, 24)}
-    spoilt = build_model(dataclasses.replace(turned, tensors=broken), "float64")
-    found = check(build_model(double, "float64"), spoilt, anatomy, [batch], Gauge({}))
-    assert not found.outputs.unchanged("float64")
-    assert found.first_difference(1e-10) == "decoder/block.1/output"
+    half = {name: value.bfloat16() for name, value in checkpoint.tensors.items()}
+    model = stored(tmp_path / "model", dataclasses.replace(checkpoint, tensors=half))
+    probes = calibrated(model, checkpoint, 2, 32)
+    gauge, moved, back, other = (str(tmp_path / name) for name in ("g.parquet", "moved", "back", "other"))
+    assert main(["gauge", "random", str(model), gauge, "--space", "decoder/block.1/attention"]) == 0
+    assert main(["gauge", "apply", str(model), gauge, moved]) == 0
+    assert "4 tensors were rounded, once; --inverse brings them back up to rounding" in capsys.readouterr().out
+    assert main(["gauge", "check", str(model), moved, *probes]) == 0
+    assert capsys.readouterr().out.startswith("the same function up to the rounding of its stored weights: ")
+    assert main(["gauge", "check", str(model), moved, *probes, "--gauge", gauge]) == 0
+    assert capsys.readouterr().out.startswith("the gauge's copy up to rounding: stored values err by 0.50 ulp at most")
+    assert main(["gauge", "apply", moved, gauge, back, "--inverse"]) == 0
+    said = re.search(r"off by ([0-9.]+) ulp, in root mean square over 4 rounded tensors", capsys.readouterr().out)
+    returned = {name: value for name, value in load_file(tmp_path / "back/model.safetensors").items() if "layers.0.self_attn" in name}
+    errors = torch.cat([(value.double() - half[name].double()).reshape(-1) for name, value in returned.items()])
+    units = torch.cat([ulp(value, value.dtype).reshape(-1) for value in returned.values()])
+    assert float(said[1]) == pytest.approx(float(errors.norm() / units.norm()), rel=0.3)
+    tensors = load_file(tmp_path / "moved/model.safetensors")
+    tensors["model.layers.0.self_attn.o_proj.weight"][3, 5] *= 1 + 2**-6
+    stored(tmp_path / "other", dataclasses.replace(checkpoint, tensors=tensors))
+    assert main(["gauge", "check", str(model), other, *probes, "--gauge", gauge]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("not the gauge's copy, first in model.layers.0.self_attn.o_proj.weight: 1 values err by up to ")
+    assert "the outputs do not show it" in said
+
+
+def test_what_inverse_brings_back_is_the_gauges_model_or_refused(folder, tmp_path, capsys):
+    gauge, moved = str(tmp_path / "g.parquet"), str(tmp_path / "moved")
+    spaces = ["--space", "residual", "--space", "decoder/block.2/attention"]
+    assert main(["gauge", "random", str(folder), gauge, *spaces]) == 0
+    assert main(["gauge", "apply", str(folder), gauge, moved]) == 0
+    stranger = stored(tmp_path / "stranger", random_checkpoint(config_of(*LLAMA), seed=6)[0])
+    capsys.readouterr()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert main(["gauge", "apply", str(stranger), gauge, str(tmp_path / "back"), "--inverse"]) == 1
+    assert "stranger: comes back as LlamaForCausalLM " in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert main(["gauge", "apply", str(stranger), gauge, str(tmp_path / "back"), "--inverse", "--force"]) == 0
+    assert capsys.readouterr().out.startswith("overridden: ")
+    assert main(["gauge", "apply", str(stranger), gauge, str(tmp_path / "forced")]) == 1
+    assert main(["gauge", "apply", str(stranger), gauge, str(tmp_path / "forced"), "--force"]) == 0
+    assert (
+        main(["gauge", "check", str(stranger), str(stranger), "--gauge", gauge, "--calibration", str(tmp_path / "calibration.parquet")])
+        == 1
+    )
+    assert "g.parquet moves LlamaForCausalLM" in capsys.readouterr().err
 
 
 def test_the_documented_example_of_carried_files_runs(folder, tmp_path, monkeypatch):

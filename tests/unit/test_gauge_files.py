@@ -61,6 +61,30 @@ def test_a_gauge_and_its_inverse_give_back_identical_files(folder, tmp_path):
         assert found.relative < 0.05  # scales are rounded to bfloat16; a wrong gauge is off by more than the logits themselves
 
 
+def test_powers_of_two_come_back_to_the_byte_and_other_scales_are_said_to_be_rounded(folder, tmp_path):
+    powers = np.exp2(np.random.default_rng(1).integers(-3, 4, 20)) * Monomial.random(20, 1).factors
+    for name, factors in (("powers", powers), ("thirds", np.where(np.arange(20) == 3, 3.0, powers))):
+        gauge = Gauge({"residual": Monomial.random(12, 42), "decoder/block.1/ffn": Monomial(Monomial.random(20, 43).target, factors)})
+        rounded = transform_folder(folder, tmp_path / name, gauge)
+        assert rounded == (() if name == "powers" else rounded)
+        transform_folder(tmp_path / name, tmp_path / f"{name}-back", gauge.inverse())
+        assert (contents(tmp_path / f"{name}-back") == contents(folder)) == (name == "powers")
+    assert sorted(rounded) == ["model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.weight"]
+
+
+def test_powers_of_two_that_leave_the_range_of_the_dtype_round_or_are_refused(folder, tmp_path):
+    """Below its normal range float16 drops bits, above its range there is nothing."""
+    checkpoint, _ = tiny("llama", "LlamaForCausalLM")
+    (tmp_path / "half").mkdir()
+    checkpoint.config.save_pretrained(tmp_path / "half")
+    save_file({name: value.half() for name, value in checkpoint.tensors.items()}, tmp_path / "half/model.safetensors")
+    small, large = (Gauge({"decoder/block.1/ffn": Monomial(np.arange(20), np.full(20, factor))}) for factor in (2.0**-12, 2.0**18))
+    assert transform_folder(tmp_path / "half", tmp_path / "small", small) == ("model.layers.0.mlp.up_proj.weight",)
+    with pytest.raises(InputError, match=r"tensor model.layers.0.mlp.up_proj.weight leaves the range of torch.float16"):
+        transform_folder(tmp_path / "half", tmp_path / "large", large)
+    assert not (tmp_path / "large").exists()
+
+
 def test_rows_are_moved_in_runs(folder, tmp_path, monkeypatch):
     gauge = Gauge({"residual": Monomial.random(12, 42)})
     transform_folder(folder, tmp_path / "whole", gauge)

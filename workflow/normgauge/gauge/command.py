@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import islice, product
+from pathlib import Path
 
 import numpy as np
 
@@ -19,13 +21,16 @@ from normgauge.errors import InputError
 from normgauge.gauge.admissible import gauge_spaces, random_gauge, require_fitting
 from normgauge.gauge.alignment import stream_shapes
 from normgauge.gauge.audit import audit_rows
-from normgauge.gauge.check import check
+from normgauge.gauge.check import Verdict, check
+from normgauge.gauge.check_report import said, said_of_stored
 from normgauge.gauge.correlation import correlate_sites
-from normgauge.gauge.equivalence import TOLERANCES
-from normgauge.gauge.files import transform_folder
+from normgauge.gauge.files import require_absent, transform_folder
 from normgauge.gauge.matching import Matching, contradictions, match
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
+from normgauge.gauge.origin import Identity, Origin, brought_back_ulp, identity_of, read_origin
 from normgauge.gauge.probes import require_same_tokens
+from normgauge.gauge.rounding import SINGLE_ROUNDING
+from normgauge.gauge.stored import condition, stored_errors
 
 TOKENS = ("input_ids", "decoder_input_ids")
 
@@ -45,12 +50,17 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     drawn.add_argument("--seed", type=count, default=42)
     drawn.add_argument("--space", action="append", help="what to move; the residual streams unless given, repeatable")
     applied = command("apply", _apply, "write a gauged copy of a checkpoint folder", "checkpoint", "gauge", "destination")
-    applied.add_argument("--inverse", action="store_true", help="apply the inverse")
+    applied.add_argument("--inverse", action="store_true", help="apply the inverse; what comes back is said, in ulp where it was rounded")
     probed = [
         command("recover", _recover, "find the gauge that leads from one checkpoint to another", "source", "target", "gauge"),
         command("check", _check, "say whether two checkpoints are the same function", "source", "target"),
     ]
-    probed[1].add_argument("--gauge", help="the gauge from source to target, for a class whose outputs are hidden states")
+    probed[1].add_argument("--gauge", help="the gauge from source to target: every stored value is compared with its own")
+    probed[
+        1
+    ].epilog = "Exit status: 0 for the same function, also up to the rounding of its stored weights; 1 for another one or bad input."
+    for added in (applied, probed[1]):
+        added.add_argument("--force", action="store_true", help="take a gauge that names another model, or none; says what it overrides")
     audited = command("audit", _audit, "say which coordinate names survive a recorded gauge", "checkpoint")
     audited.add_argument("--seed", type=count, default=42)
     audited.add_argument("--top", type=count, default=20, help="coordinates that a claim names")
@@ -72,14 +82,64 @@ def _random(options: argparse.Namespace) -> int:
     for space in spaces:
         if space not in gauge_spaces(anatomy):
             raise InputError(f"--space {space}: expected one of {', '.join(gauge_spaces(anatomy))}")
-    write_gauge(options.gauge, random_gauge(anatomy, options.seed, tuple(spaces)), {"seed": str(options.seed)})
+    origin = Origin(identity_of(options.checkpoint))
+    write_gauge(options.gauge, random_gauge(anatomy, options.seed, tuple(spaces)), {"seed": str(options.seed), **origin.metadata()})
     return 0
 
 
 def _apply(options: argparse.Namespace) -> int:
-    gauge = read_gauge(options.gauge)
-    transform_folder(options.checkpoint, options.destination, gauge.inverse() if options.inverse else gauge)
+    gauge, origin = read_gauge(options.gauge), read_origin(options.gauge)
+    require_absent(options.destination)
+    require_fitting(describe(open_config(options.checkpoint)), gauge)
+    if options.inverse:
+        report = partial(_brought_back, options, origin, gauge)
+        transform_folder(options.checkpoint, options.destination, gauge.inverse(), report)
+        return 0
+    _require_named(options, origin, options.checkpoint)
+    rounded = transform_folder(options.checkpoint, options.destination, gauge)
+    exact = f"{options.destination}: nothing was rounded; --inverse brings back every byte"
+    print(
+        f"{options.destination}: {len(rounded)} tensors were rounded, once; --inverse brings them back up to rounding" if rounded else exact
+    )
     return 0
+
+
+def _require_named(options: argparse.Namespace, origin: Origin | None, folder: str) -> None:
+    """InputError where the gauge's file does not name the model in the folder as the one that it moves; a line under --force."""
+    found = identity_of(folder)
+    if origin and (origin.source.architecture, origin.source.sha256) == (found.architecture, found.sha256):
+        return
+    _override(options, origin, f"{folder}: holds {_named(found)}")
+
+
+def _named(identity: Identity) -> str:
+    return f"{identity.architecture} {identity.sha256[:12]}"
+
+
+def _override(options: argparse.Namespace, origin: Origin | None, fault: str) -> None:
+    owner = f"moves {_named(origin.source)}" if origin else "names no model"
+    if not options.force:
+        raise InputError(f"{fault}, {options.gauge} {owner}; use the gauge of this model (--force takes this one)")
+    print(f"overridden: {fault}, {options.gauge} {owner}")
+
+
+def _brought_back(options: argparse.Namespace, origin: Origin | None, gauge: Gauge, folder: Path, rounded: tuple[str, ...]) -> None:
+    """Say how far the model in `folder`, about to become the destination, is from the one that the gauge moves; InputError where it is
+    another one, and the checkpoint is not the one that the gauge was recovered from either."""
+    found = identity_of(folder)
+    if origin and found.sha256 == origin.source.sha256:
+        print(f"{options.destination}: the weights that the gauge moves, every byte")
+        return
+    error = brought_back_ulp(folder, found, origin, rounded) if origin else float("inf")
+    if error <= condition(gauge) + 1:
+        print(
+            f"{options.destination}: the weights that the gauge moves up to rounding: off by {error:.2f} ulp, in root mean square "
+            f"over {len(rounded)} rounded tensors (one rounding: {SINGLE_ROUNDING:.2f})"
+        )
+    elif origin and origin.target_sha256 == identity_of(options.checkpoint).sha256:
+        print(f"{options.destination}: the model that the gauge was recovered from, in the source's coordinates")
+    else:
+        _override(options, origin, f"{options.checkpoint}: comes back as {_named(found)}")
 
 
 def _probes(options: argparse.Namespace, folder: str, *checkpoints: Checkpoint) -> list[Batch]:
@@ -124,7 +184,8 @@ def _recover(options: argparse.Namespace) -> int:
             f"coordinates uncertain, {int(contradicted.sum())} of them for another site ({found.samples} tokens at {clearest})"
         )
     margins = {space: float(found.margins.min()) for space, found in recovered.items()}
-    record = {"source": "recovered", "uncertain": json.dumps(uncertain), "margins": json.dumps(margins)}
+    origin = Origin(identity_of(options.source), identity_of(options.target).sha256)
+    record = {**origin.metadata(), "source": "recovered", "uncertain": json.dumps(uncertain), "margins": json.dumps(margins)}
     write_gauge(options.gauge, Gauge({space: found.gauge for space, found in recovered.items()}), record)
     for space, coordinates in uncertain.items():
         if coordinates:
@@ -135,17 +196,15 @@ def _recover(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     source, target, probes = _open_pair(options)
-    first, second = (build_model(each, "float64") for each in (source, target))
-    anatomy, gauge = describe(source.config), read_gauge(options.gauge) if options.gauge else Gauge({})
-    require_fitting(anatomy, gauge)
-    found = check(first, second, anatomy, probes, gauge)
-    same = found.outputs.unchanged("float64")
-    where = found.first_difference(TOLERANCES["float64"])
-    print(f"{'the same function' if same else 'not the same function'}: outputs differ by {found.outputs.relative:.3g} in float64")
-    if not same:
-        beyond = "the residual streams agree: the difference lies behind them, or hidden states are outputs and need the --gauge between"
-        print(f"first difference at {where}" if where else beyond)
-    return 0 if same else 1
+    gauge = read_gauge(options.gauge) if options.gauge else Gauge({})
+    require_fitting(describe(source.config), gauge)
+    if options.gauge:
+        _require_named(options, read_origin(options.gauge), options.source)
+    found = check(source, target, probes, gauge)
+    errors = stored_errors(source, target, gauge) if options.gauge else []
+    lines = [*(said_of_stored(errors, found.verdict) if errors else ()), *said(found)]
+    print("\n".join(lines))
+    return int(any(error.beyond for error in errors) if errors else found.verdict == Verdict.DIFFERENT)
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ CONTROL_FACTOR = 1e3  # a gauge outside the group must deviate by this many tole
 INTERNAL = ("past_key_values", "hidden_states", "attentions", "loss")
 
 Inputs = Iterable[Mapping[str, torch.Tensor]]
+Outputs = Mapping[str, torch.Tensor]
 Recorded = tuple[Mapping[str, torch.Tensor], dict[str, torch.Tensor]]
 """Inputs and the outputs that a model gave on them."""
 
@@ -75,12 +76,15 @@ def deviation(reference: torch.nn.Module, other: torch.nn.Module, anatomy: Anato
 
 def deviation_from(recorded: Iterable[Recorded], other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge) -> Deviation:
     """The same from the reference's recorded outputs."""
+    return deviation_between(((reference, outputs(other, inputs)) for inputs, reference in recorded), anatomy, gauge)
+
+
+def deviation_between(pairs: Iterable[tuple[Outputs, Outputs]], anatomy: Anatomy, gauge: Gauge) -> Deviation:
+    """The same from the outputs of both models, batch by batch."""
     largest: dict[str, float] = {}
     scale: dict[str, float] = {}
-    for inputs, reference in recorded:
-        expected = moved_outputs(reference, anatomy, gauge)
-        found = outputs(other, inputs)
-        for name, value in expected.items():
+    for reference, found in pairs:
+        for name, value in moved_outputs(reference, anatomy, gauge).items():
             if not value.isfinite().all() or not value.any():
                 raise InputError(f"output {name} of the reference model is zero or not finite; check its weights and inputs")
             if name not in found or found[name].shape != value.shape:

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -85,20 +85,35 @@ def require_absent(destination: str | os.PathLike[str]) -> None:
         raise InputError(f"{destination}: exists already and would be replaced as a whole; name a new folder")
 
 
-def transform_folder(source: str | os.PathLike[str], destination: str | os.PathLike[str], gauge: Gauge) -> None:
+def class_places(folder: Path) -> dict[str, tuple[StoredTensors, str]]:
+    """Where each tensor of the class lies in a folder of safetensors: by its name in the class, the file and its name there."""
+    files = _stored_files(folder)
+    config, places = open_config(folder), {}
+    for stored in files:
+        for name, target in class_names(config, tuple(stored)).items():
+            if target:
+                places[target] = stored, name
+    return places
+
+
+def transform_folder(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    gauge: Gauge,
+    accept: Callable[[Path, tuple[str, ...]], None] | None = None,
+) -> tuple[str, ...]:
     """Write a copy of the checkpoint folder with its tensors gauged; atomic, nothing is left when it fails.
 
-    Tensors that stay as they are and every other file are copied byte by byte, headers included, so that an index-only gauge followed
-    by its inverse gives back identical files. Raises InputError for a destination that exists, a folder without safetensors or with
-    weights in another format as well, an inadmissible gauge, and tensors that the class does not hold or that are missing.
+    Tensors that stay as they are and every other file are copied byte by byte, headers included, so that a gauge which rounds nothing
+    (permutations, signs, powers of two) followed by its inverse gives back identical files. Returns the names of the tensors that were
+    rounded, once each. `accept` is called with the finished copy, before it takes its place, and these names; what it raises is raised.
+    Raises InputError for a destination that exists, a folder without safetensors or with weights in another format as well, an
+    inadmissible gauge, tensors that the class does not hold or that are missing, and values that the gauge takes beyond their dtype.
     """
     folder = Path(source)
     require_absent(destination)
-    files = _stored_files(folder)
-    config = open_config(folder)
-    anatomy = describe(config)
-    names = [class_names(config, tuple(stored)) for stored in files]
-    places = {target: (stored, name) for stored, renamed in zip(files, names, strict=True) for name, target in renamed.items() if target}
+    places = class_places(folder)
+    anatomy = describe(open_config(folder))
     check_tensors(anatomy, {target: tuple(stored.header[name]["shape"]) for target, (stored, name) in places.items()})
     _require_complete(folder, anatomy, places)
     for target, (stored, name) in places.items():
@@ -107,13 +122,17 @@ def transform_folder(source: str | os.PathLike[str], destination: str | os.PathL
                 f"{stored.path}: tensor {name} ({target}) is {stored.header[name]['dtype']}; expected one of {', '.join(DTYPES)}"
             )
     require_admissible(anatomy, gauge, _NamedTensors(places))
-    moves = tensor_moves(anatomy, gauge)
+    moves, back = tensor_moves(anatomy, gauge), tensor_moves(anatomy, gauge.inverse())
+    rounded = []
     with atomic_path(destination) as temporary:
         shutil.copytree(folder, temporary)
-        for stored, renamed in zip(files, names, strict=True):
-            _rewrite(
-                temporary / stored.path.name, stored, {name: moves[target] for name, target in renamed.items() if target and moves[target]}
-            )
+        for target, (stored, name) in places.items():
+            if moves[target]:
+                exact = _rewrite(temporary / stored.path.name, stored, name, moves[target], back[target])
+                rounded += [] if exact else [target]
+        if accept:
+            accept(temporary, tuple(rounded))
+    return tuple(rounded)
 
 
 def _stored_files(folder: Path) -> list[StoredTensors]:
@@ -139,14 +158,21 @@ def _require_complete(folder: Path, anatomy: Anatomy, found: Iterable[str]) -> N
             raise InputError(f"{folder}: tensor {name} of {anatomy.architecture} is missing; restore its file")
 
 
-def _rewrite(path: Path, stored: StoredTensors, moves: Mapping[str, tuple[Move, ...]]) -> None:
-    """Overwrite the moved tensors of a copy of `stored`, each in its place."""
+def _rewrite(path: Path, stored: StoredTensors, name: str, moves: Sequence[Move], back: Sequence[Move]) -> bool:
+    """Overwrite one tensor of a copy of `stored` in its place. Whether `back` gives every value of it back."""
+    exact = all(move.element.exact for move in moves)
+    scales = not all(move.element.is_signed_permutation for move in moves)
     path.chmod(path.stat().st_mode | stat.S_IWUSR)  # a copy of a read-only file is read-only
     with open(path, "r+b") as handle:
-        for name in stored:
-            if name in moves:
-                handle.seek(stored.start + stored.header[name]["data_offsets"][0])
-                rows_stay = all(move.axis > 0 for move in moves[name])
-                for rows in stored.rows(name, CHUNK if rows_stay else 2**62):
-                    moved = apply_moves(rows, moves[name]).contiguous()
-                    handle.write(moved.view(torch.uint8).numpy().data)
+        handle.seek(stored.start + stored.header[name]["data_offsets"][0])
+        rows_stay = all(move.axis > 0 for move in moves)
+        for rows in stored.rows(name, CHUNK if rows_stay else 2**62):
+            moved = apply_moves(rows, moves).contiguous()
+            if scales and not moved.isfinite().all():
+                raise InputError(
+                    f"{stored.path}: tensor {name} leaves the range of {moved.dtype} under the gauge; store it in a wider dtype first"
+                )
+            if exact and scales:  # powers of two round where they leave the normal range
+                exact = bool((apply_moves(moved, back) == rows).all())
+            handle.write(moved.view(torch.uint8).numpy().data)
+    return exact

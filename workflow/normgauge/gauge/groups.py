@@ -80,6 +80,11 @@ class Monomial:
     def is_signed_permutation(self) -> bool:
         return bool((np.abs(self.factors) == 1).all())
 
+    @property
+    def exact(self) -> bool:
+        """Whether no value is rounded, in any binary dtype within its normal range: factors are powers of two up to sign."""
+        return bool((np.abs(np.frexp(self.factors)[0]) == 0.5).all())
+
     def compose(self, other: Monomial) -> Monomial:
         """This element first, then the other: the matrix product."""
         return Monomial(other.target[self.target], self.factors * other.factors[self.target])
@@ -157,6 +162,13 @@ class Orthogonal:
         return len(self.matrix)
 
     @property
+    def exact(self) -> bool:
+        """Taken as rounding, whatever its entries."""
+        return False
+
+    is_signed_permutation = exact
+
+    @property
     def fixes_ones(self) -> bool:
         """Whether it maps the vector of ones to itself or its negative, entry by entry (its mean alone hardly sees a small tilt)."""
         image = self.matrix.sum(0)
@@ -207,6 +219,15 @@ class HeadMap:
     @property
     def size(self) -> int:
         return len(self.order) * self.matrices.shape[1]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every matrix is a signed permutation times powers of two."""
+        return self._monomial is not None and self._monomial.exact
+
+    @property
+    def is_signed_permutation(self) -> bool:
+        return self._monomial is not None and self._monomial.is_signed_permutation
 
     def compose(self, other: HeadMap) -> HeadMap:
         return HeadMap(other.order[self.order], self.matrices @ other.matrices[self.order])
@@ -282,6 +303,11 @@ class AttentionGauge:
     @property
     def groups(self) -> int:
         return len(self.group_order)
+
+    @property
+    def exact(self) -> bool:
+        """Whether no value is rounded: every map is a signed permutation times powers of two."""
+        return self.query.exact and self.value.exact
 
     @property
     def repeats(self) -> int:

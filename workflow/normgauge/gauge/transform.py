@@ -103,17 +103,20 @@ def _copies(axis: Axis, space: str) -> list[np.ndarray]:
 
 
 def apply_moves(value: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
-    """A new tensor (the same one without moves)."""
+    """A new tensor (the same one without moves), rounded once to its dtype, whatever the number of moves that round."""
+    rounding = sum(not move.element.exact for move in moves) > 1
+    moved = value.double() if rounding else value
     for move in moves:
-        value = move.apply(value)
-    return value
+        moved = move.apply(moved)
+    return moved.to(value.dtype)
 
 
 def transform(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> Iterator[tuple[str, torch.Tensor]]:
     """The gauged tensors one by one, in their order and dtype; the given ones are not changed.
 
-    Index-only gauges (permutations and signs) are exact: the inverse gives back every bit. Raises InputError, before the first tensor,
-    for a gauge that changes the function, or for a tensor that the anatomy does not list or lists with another shape.
+    Permutations, signs and powers of two are exact: the inverse gives back every bit. All else is rounded once.
+    Raises InputError, before the first tensor, for a gauge that changes the function, or for a tensor that the anatomy does not list or
+    lists with another shape.
     """
     require_admissible(anatomy, gauge, tensors)
     return transform_unchecked(anatomy, tensors, gauge)
