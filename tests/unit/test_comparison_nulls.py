@@ -17,7 +17,15 @@ from normgauge.comparison.decision import decide, write_decision
 from normgauge.comparison.folds import fold_steps, foldable_norms
 from normgauge.comparison.inventory import inventory_rows
 from normgauge.comparison.kernels import Kernel, change
-from normgauge.comparison.location import head_components, kernel_spread, table_components, table_names, unit_components
+from normgauge.comparison.location import (
+    Components,
+    Noise,
+    head_components,
+    kernel_spread,
+    table_components,
+    table_names,
+    unit_components,
+)
 from normgauge.comparison.nulls import (
     Test,
     benjamini_hochberg,
@@ -80,7 +88,7 @@ def test_a_test_that_cannot_reach_a_p_does_not_count_against_it():
     assert familywise([strong, coarse])[1] == pytest.approx(1 - (1 - coarse.p) * (1 - np.floor(coarse.p * 1000) / 1000))
 
 
-RUNS = 800
+RUNS = 500
 
 
 def independent_family(generator):
@@ -110,9 +118,21 @@ def relabelled_family(generator):
     return [*tests, *small_family(generator)]
 
 
-@pytest.mark.parametrize("family", [independent_family, tied_family, small_family, relabelled_family])
+def energy_family(generator):
+    """Eight heads that a random change of one variance reached; the tests fit that variance to the eight energies."""
+    shapes, susceptibilities = generator.uniform(5, 60, 8), generator.uniform(1, 4, 8)
+    energies = susceptibilities * generator.gamma(shapes) / shapes
+    none = Noise(np.zeros(8), np.zeros(8))
+    ratios, fitted = Components("ov_energy", [], energies, susceptibilities, 1 / shapes, none).ratios()
+    return [one_test(ratio, energy_ratios(shape, 999, generator)) for ratio, shape in zip(ratios, fitted, strict=True)]
+
+
+FAMILIES_OF_TESTS = [independent_family, tied_family, small_family, relabelled_family, energy_family]
+
+
+@pytest.mark.parametrize("family", FAMILIES_OF_TESTS)
 def test_the_familywise_p_and_q_are_calibrated_under_the_global_null(family):
-    """In 800 runs at most 6, 20 and 65 have a family-wise p, or a q, of 0.001, 0.01 and 0.05 or less: a calibrated p
+    """In 500 runs at most 5, 15 and 45 have a family-wise p, or a q, of 0.001, 0.01 and 0.05 or less: a calibrated p
     exceeds these bounds with probability 1e-4 (binomial)."""
     generator = np.random.default_rng(0)
     smallest = []
@@ -121,11 +141,13 @@ def test_the_familywise_p_and_q_are_calibrated_under_the_global_null(family):
         smallest.append([min(familywise(tests)), min(benjamini_hochberg([test.p for test in tests]))])
     found = np.array(smallest)
     bounds = [binom.ppf(1 - 1e-4, RUNS, level) for level in (0.001, 0.01, 0.05)]
-    assert bounds == [6, 20, 65]
+    assert bounds == [5, 15, 45]
     for level, bound in zip((0.001, 0.01, 0.05), bounds, strict=True):
         assert (found <= level).sum(0).max() <= bound
-    # the lattice of these p-values has a step between 0.04 and 0.05, coarse values have a wider one
-    assert (found[:, 0] <= 0.05).sum() >= binom.ppf(1e-4, RUNS, 0.02 if family is tied_family else 0.04)
+    # the lattice of these p-values has a step between 0.04 and 0.05, coarse values have a wider one; a fitted variance is
+    # the larger for the head that stands out, so those tests are conservative
+    frequent = 0.02 if family in (tied_family, energy_family) else 0.04
+    assert (found[:, 0] <= 0.05).sum() >= binom.ppf(1e-4, RUNS, frequent)
 
 
 def test_the_familywise_p_of_independent_draws_is_above_one_minus_exp_of_minus_q():

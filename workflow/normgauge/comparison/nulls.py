@@ -129,7 +129,10 @@ def familywise(tests: Sequence[Test]) -> list[float]:
 def _pooled_p(test: Test) -> np.ndarray:
     """The p-value of the observed value, then of each draw, among all n + 1 of them, (n + 1,)."""
     values = np.concatenate([[test.observed], test.draws])
-    return (len(values) - np.searchsorted(np.sort(values), values - ROUNDING * np.abs(values))) / len(values)
+    order = np.argsort(values)
+    ordered, found = values[order], np.empty(len(values))
+    found[order] = len(values) - np.searchsorted(ordered, ordered - ROUNDING * np.abs(ordered))
+    return found / len(values)
 
 
 def draws_needed(tests: int, least: int) -> int:
