@@ -121,7 +121,8 @@ def test_fresh_rows_seen_before_are_no_new_evidence(tmp_path):
     fresh.mkdir()
     inputs = np.vstack([generator.standard_normal((100, WIDTH)), generator.standard_normal((1, WIDTH)).repeat(50, axis=0)])
     write_array(fresh, "m.inputs", inputs)
-    write_array(fresh, "m.outputs", inputs @ weights[:, [1]])
+    for kind in ("rounded-once", "float64"):
+        write_array(fresh, f"m.{kind}", inputs @ weights[:, [1]])
     seen = []
     for _ in range(2):
         report = json.loads((output / "report.json").read_text())

@@ -19,7 +19,7 @@ from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
 from normgauge.provenance import import_closure, sha256_file
-from normgauge.recovery import certificate, solve
+from normgauge.recovery import certificate, second_stage, solve
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.assemble import assemble, assemble_all
 from normgauge.recovery.check_gauge import check_gauge
@@ -166,7 +166,7 @@ AUDIT = """
 import sys
 opened = []
 sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
-from normgauge.recovery import certificate, solve
+from normgauge.recovery import certificate, second_stage, solve
 solve.main(sys.argv[1:])
 modules = [name for name in sys.modules if name.startswith("normgauge.checkpoints")]
 print("\\n".join(["MODULES", *modules, "FILES", *opened]))
@@ -217,11 +217,23 @@ def test_stragglers_close_with_fresh_observations(tmp_path):
     before = compare(checkpoint, solution)
     assert sum(row["flagged"] for row in before) > 0
     assert sum(row["misses"] for row in before) == 0
-    assert close_stragglers(checkpoint, tmp_path / "observations", solution, output, rows=4096, seed=100) > 0
+    places = tmp_path / "observations", solution, output
+    assert close_stragglers(checkpoint, *places, rows=4096, seed=100) > 0
     after, looks = compare(checkpoint, output), straggler_rows(output)
     assert sum(row["misses"] for row in after) == 0
     assert sum(row["flagged"] for row in after) == sum(not look["within_reach"] for look in looks) > 0
     assert not any(look["open"] for look in looks)
+    drawn = [look for look in looks if look["chunks"]]
+    assert {look["outputs"] for look in drawn} == {"rounded-once"}
+    assert np.median([look["margin"] / look["float64_margin"] for look in drawn if look["float64_margin"]]) > 1.5
+
+    plain = tmp_path / "plain"
+    published = second_stage.Protocol("float64", 3)
+    assert 0 < close_stragglers(checkpoint, *places[:2], plain, rows=4096, seed=100, protocol=published) <= 3
+    rows, looks = compare(checkpoint, plain), straggler_rows(plain)
+    assert sum(row["misses"] for row in rows) == 0
+    assert {look["outputs"] for look in looks if look["chunks"]} == {"float64"}
+    assert all(look["margin"] == look["float64_margin"] for look in looks if look["chunks"])
 
 
 def test_a_column_with_several_places_is_undetermined_and_so_are_its_like(gpt2, monkeypatch):
@@ -271,13 +283,19 @@ def test_figures_of_models_of_which_nothing_is_decided(figure):
 def test_fresh_outputs_are_the_modules_own_rounded_once(gpt2, tmp_path):
     checkpoint, _ = gpt2
     model, columns = build_model(checkpoint, "float64"), {"transformer.h.1.mlp.c_proj": [3, 30], "lm_head": [100]}
-    observe_columns(model, checkpoint.config, tmp_path / "fresh", 64, 7, columns)
+    observe_columns(model, checkpoint.config, tmp_path / "fresh", 64, 7, columns, ("rounded-once", "float64"))
     for name, chosen in columns.items():
         module = model.get_submodule(name)
         inputs = torch.from_numpy(np.fromfile(tmp_path / "fresh" / f"{name}.inputs.f64").reshape(64, -1))
-        outputs = np.fromfile(tmp_path / "fresh" / f"{name}.outputs.f64").reshape(64, -1)
+        once, plain = (np.fromfile(tmp_path / "fresh" / f"{name}.{kind}.f64").reshape(64, -1) for kind in ("rounded-once", "float64"))
         own, size = module(inputs)[:, chosen].numpy(), module(inputs.abs()).abs().max().item()
-        assert 0 < np.abs(outputs - own).max() < 1e-14 * size
+        assert 0 < np.abs(once - own).max() < 1e-14 * size
+        np.testing.assert_allclose(plain, own, atol=1e-14 * size)  # another number of rows may be summed otherwise
+        exact = module.weight.double().numpy()[chosen if name == "lm_head" else slice(None)]
+        exact = exact.T if name == "lm_head" else exact[:, chosen]
+        bias = 0 if module.bias is None else module.bias.detach().numpy()[chosen]
+        wrong = [np.abs(inputs.numpy().astype(np.longdouble) @ exact + bias - outputs).mean() for outputs in (once, plain)]
+        assert wrong[0] < wrong[1]
 
 
 def test_missing_and_torn_arrays_are_refused(gpt2, tmp_path):

@@ -183,6 +183,20 @@ def test_a_rounding_that_all_rows_share_lends_no_precision():
     assert doubted.margins[0] < REQUIRED_MARGIN
 
 
+def test_what_all_rows_share_is_shared_by_all_parts_and_no_number_of_parts_averages_it_out():
+    generator = np.random.default_rng(7)
+    common, whole = np.full(1000, 1e-9), Evidence.nothing(1)
+    parts = [
+        Evidence.of(generator.standard_normal((1000, 1)) + 1, common + 1e-12 * generator.standard_normal(1000), common=common)
+        for _ in range(27)
+    ]
+    for part in parts:
+        whole = whole.merge(part)
+    correction, deviation = whole.estimate()
+    assert 0.9 < deviation[0] / parts[0].estimate()[1][0] < 1.1
+    assert abs(correction[0]) < 2 * deviation[0]
+
+
 def test_fresh_sums_rounded_once_decide_alone_where_the_first_roundings_have_something_in_common():
     generator = np.random.default_rng(5)
     column, noise = generator.standard_normal((4000, 1)) + 1, 1e-9 * generator.standard_normal(4000)

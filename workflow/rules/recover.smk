@@ -113,6 +113,8 @@ rule close_stragglers:
         entry=entry_part("config"),
         rows=config["recovery"]["rows"],
         seed=config["recovery"]["seed"] + 1,
+        outputs=config["recovery"]["fresh_outputs"],
+        chunks=config["recovery"]["most_chunks"],
     script:
         "../scripts/close_stragglers.py"
 

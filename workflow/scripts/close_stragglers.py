@@ -7,8 +7,10 @@ with reporting(snakemake):
 
     from normgauge.checkpoints.opening import open_checkpoint
     from normgauge.recovery.recover import close_stragglers
+    from normgauge.recovery.second_stage import Protocol
 
     set_arithmetic(snakemake.threads)
     params, given = snakemake.params, snakemake.input
     checkpoint = open_checkpoint(given.checkpoint, params.entry.get("config"))
-    close_stragglers(checkpoint, Path(given.observations), Path(given.solution), Path(snakemake.output[0]), params.rows, params.seed)
+    places = Path(given.observations), Path(given.solution), Path(snakemake.output[0])
+    close_stragglers(checkpoint, *places, params.rows, params.seed, Protocol(params.outputs, params.chunks))

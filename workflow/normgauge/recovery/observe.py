@@ -6,7 +6,7 @@ This module reads weights. Nothing on the solver's side imports it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from normgauge.provenance import atomic_path
 from normgauge.recovery import sliced_product
 from normgauge.recovery.description import Array, Description, ObservedMap, ObservedNorm, ObservedTable, StoredTensor
 from normgauge.recovery.probes import probes
+from normgauge.recovery.stragglers import FLOAT64, ROUNDED_ONCE
 
 
 class Recorder:
@@ -69,11 +70,16 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
 
 
 def observe_columns(
-    model: nn.Module, config: Any, folder: str | os.PathLike[str], rows: int, seed: int, columns: Mapping[str, list[int]]
+    model: nn.Module,
+    config: Any,
+    folder: str | os.PathLike[str],
+    rows: int,
+    seed: int,
+    columns: Mapping[str, list[int]],
+    outputs: Sequence[str],
 ) -> None:
-    """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.outputs`.
-
-    Outputs are the sums that the module forms, of the same inputs, but rounded once: a float64 product rounds at every addition.
+    """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs` and `{module}.{kind}` for each
+    kind of `outputs` (of `stragglers.OUTPUTS`).
     """
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
@@ -83,7 +89,10 @@ def observe_columns(
 
             def record(module: nn.Module, inputs: tuple, output: torch.Tensor, name: str = name, wanted: list[int] = wanted) -> None:
                 recorder.add(f"{name}.inputs", inputs[0])
-                recorder.add(f"{name}.outputs", _rounded_once(module, inputs[0], wanted))
+                if FLOAT64 in outputs:
+                    recorder.add(f"{name}.{FLOAT64}", output[..., wanted])
+                if ROUNDED_ONCE in outputs:
+                    recorder.add(f"{name}.{ROUNDED_ONCE}", _rounded_once(module, inputs[0], wanted))
                 waiting.discard(name)
                 if not waiting:
                     raise _AllSeenError

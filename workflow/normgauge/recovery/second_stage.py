@@ -1,9 +1,10 @@
 """The second stage: fresh observations for the stragglers' columns alone, merged chunk by chunk until their margins suffice.
 
-    python -m normgauge.recovery.second_stage OBSERVATIONS OUTPUT FRESH [--chunks COUNT]
+    python -m normgauge.recovery.second_stage OBSERVATIONS OUTPUT FRESH [--chunks COUNT] [--outputs KIND] [--most COUNT]
 
 Like the solver it is given arrays only. OUTPUT is the solver's folder and is replaced by its successor; FRESH holds `{module}.inputs`
-and `{module}.outputs` (the columns `open_columns` asks for, in that order).
+and the outputs of the columns `open_columns` asks for, in that order: `{module}.rounded-once` and `{module}.float64`. KIND says
+which of them decide; where these are sums rounded once, the others say beside it what the forward pass itself would have.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,46 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from normgauge.errors import InputError
 from normgauge.provenance import atomic_path
 from normgauge.recovery import grids
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.description import Array, Description, ObservedMap
 from normgauge.recovery.least_squares import design_matrix, distinct_rows, row_digests
-from normgauge.recovery.stragglers import REQUIRED_MARGIN, Decision, Evidence, Straggler, decisive, gather
+from normgauge.recovery.stragglers import (
+    FLOAT64,
+    OUTPUTS,
+    REQUIRED_MARGIN,
+    ROUNDED_ONCE,
+    Decision,
+    Evidence,
+    Straggler,
+    decisive,
+    gather,
+)
 from normgauge.recovery.terminal import run
 
 MOST_CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """outputs: what is observed of fresh sequences, and decides (of `stragglers.OUTPUTS`). most_chunks: how many are drawn at most."""
+
+    outputs: str = ROUNDED_ONCE
+    most_chunks: int = MOST_CHUNKS
+
+    def __post_init__(self) -> None:
+        if self.outputs not in OUTPUTS:
+            raise InputError(f"fresh outputs {self.outputs!r}: expected one of {', '.join(OUTPUTS)}")
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        """The kinds of outputs that are looked at: those that decide, and float64's."""
+        return tuple(dict.fromkeys((self.outputs, FLOAT64)))
+
+
+DEFAULT = Protocol()
 
 
 def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
@@ -39,7 +72,7 @@ def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
     return {module: sorted(columns) for module, columns in found.items()}
 
 
-def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
+def merge(observations: Path, output: Path, fresh: Path, chunks: int, protocol: Protocol = DEFAULT) -> None:
     """Merge fresh observations, counted as `chunks`, into the evidence and decide again."""
     description = Description.read(observations)
     report = json.loads((output / "report.json").read_text())
@@ -55,19 +88,23 @@ def merge(observations: Path, output: Path, fresh: Path, chunks: int) -> None:
         new_rows = new_rows[~np.isin(digests[new_rows], before)]
         evidence[f"{module}.seen"] = np.concatenate([before, digests[new_rows]])
         design = design_matrix(inputs[new_rows], item.bias is not None)
-        outputs = Array(f"{module}.outputs", len(columns)).read(fresh)[new_rows]
         waiting = [number for number, entry in enumerate(report["stragglers"]) if entry["open"] and entry["module"] == module]
         given = [_straggler(report["stragglers"][number], evidence[f"{number}.start"]) for number in waiting]
         order = [columns.index(straggler.column) for straggler in given]
-        looks = gather(given, design, outputs[:, order], arithmetic("torch"), rounded_once=True)
-        for number, straggler, new in zip(waiting, given, looks, strict=True):
-            entry = report["stragglers"][number]
-            fresh_rows = evidence[f"{number}.fresh_rows"].item() if f"{number}.fresh_rows" in evidence else 0
-            first = Evidence(evidence[f"{number}.triangle"], evidence[f"{number}.spread"], entry["rows"] - fresh_rows)
-            drawn = _fresh_evidence(evidence, number, fresh_rows, len(straggler.coordinates)).merge(new)
-            evidence |= _kept(drawn, number)
-            decision = straggler.decide(decisive(first, drawn), grid)
-            entry.update(record(decision, first.rows + drawn.rows, entry["chunks"] + chunks))
+        looks = {}
+        for kind in protocol.observed:
+            outputs = Array(f"{module}.{kind}", len(columns)).read(fresh)[new_rows][:, order]
+            looks[kind] = gather(given, design, outputs, arithmetic("torch"), rounded_once=kind == ROUNDED_ONCE)
+        for place, (number, straggler) in enumerate(zip(waiting, given, strict=True)):
+            entry, decisions, count = report["stragglers"][number], {}, len(straggler.coordinates)
+            first = Evidence.read(evidence, f"{number}.first", count)
+            for kind, found in looks.items():  # what chunks said is kept apart from the first observations (see `decisive`)
+                drawn = Evidence.read(evidence, f"{number}.{kind}", count).merge(found[place])
+                evidence |= drawn.arrays(f"{number}.{kind}")
+                decisions[kind] = straggler.decide(decisive(first, drawn), grid)
+            decision = decisions[protocol.outputs]
+            entry.update(record(decision, first.rows + drawn.rows, entry["chunks"] + chunks, protocol))
+            entry["float64_margin"] = float(decisions[FLOAT64].margins.min())
             entry["history"].append([entry["rows"], entry["margin"]])
             _settle(description, item, straggler, decision, tensors, claimed)
     _update_margins(description, report, maps)
@@ -85,33 +122,21 @@ def _straggler(entry: dict[str, Any], start: np.ndarray) -> Straggler:
     return Straggler(entry["column"], np.array(entry["coordinates"]), start)
 
 
-def _fresh_evidence(evidence: dict[str, np.ndarray], number: int, rows: int, count: int) -> Evidence:
-    """What earlier chunks said, kept apart from the first observations (see `decisive`)."""
-    if not rows:
-        return Evidence.nothing(count)
-    return Evidence(evidence[f"{number}.fresh_triangle"], evidence[f"{number}.fresh_spread"], rows)
-
-
-def _kept(drawn: Evidence, number: int) -> dict[str, np.ndarray]:
-    return {
-        f"{number}.fresh_triangle": drawn.triangle,
-        f"{number}.fresh_spread": drawn.spread,
-        f"{number}.fresh_rows": np.array(drawn.rows),
-    }
-
-
-def record(decision: Decision, rows: int, chunks: int) -> dict[str, Any]:
+def record(decision: Decision, rows: int, chunks: int, protocol: Protocol = DEFAULT) -> dict[str, Any]:
     """What the report keeps of a straggler after a decision; it stays open while more chunks can be expected to decide it.
 
     The first chunk is drawn for all but zeros: fresh outputs are sums rounded once, and how much less noisy these are is only then known.
     """
     margin = float(decision.margins.min())
-    reachable = (chunks < MOST_CHUNKS and decision.within_reach(MOST_CHUNKS / (1 + chunks))) if chunks else decision.resolution > 0
+    growth = protocol.most_chunks / (1 + chunks)
+    reachable = (chunks < protocol.most_chunks and decision.within_reach(growth)) if chunks else decision.resolution > 0
     return {
         "margins": decision.margins.tolist(),
         "margin": margin,
         "rows": rows,
         "chunks": chunks,
+        "outputs": protocol.outputs if chunks else None,
+        "float64_margin": None,
         "within_reach": reachable,
         "open": margin < REQUIRED_MARGIN and reachable,
     }
@@ -154,8 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("observations", "output", "fresh"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--chunks", type=int, default=1)
+    parser.add_argument("--outputs", default=ROUNDED_ONCE)
+    parser.add_argument("--most", type=int, default=MOST_CHUNKS)
     chosen = parser.parse_args(arguments)
-    merge(chosen.observations, chosen.output, chosen.fresh, chosen.chunks)
+    merge(chosen.observations, chosen.output, chosen.fresh, chosen.chunks, Protocol(chosen.outputs, chosen.most))
 
 
 if __name__ == "__main__":

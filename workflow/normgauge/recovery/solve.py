@@ -268,7 +268,7 @@ def _keep_stragglers(item: ObservedMap, looks: list[maps.SecondLook], first: int
             "history": [[look.evidence.rows, float(look.decision.margins.min())]],
         }
         results.pending.append({**entry, **record(look.decision, look.evidence.rows, chunks=0)})
-        results.evidence[f"{key}.triangle"], results.evidence[f"{key}.spread"] = look.evidence.triangle, look.evidence.spread
+        results.evidence |= look.evidence.arrays(f"{key}.first")
         results.evidence[f"{key}.start"] = look.straggler.start
 
 

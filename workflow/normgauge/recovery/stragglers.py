@@ -10,7 +10,7 @@ which many observations would lift above the noise of their mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,11 @@ HELD_MARGIN = 8.0
 TRUSTED_MARGIN = 16.0
 """Below this the margin of a fit on float64 residuals is not trusted: these may be biased by a few noises of their mean."""
 
+ROUNDED_ONCE, FLOAT64 = "rounded-once", "float64"
+OUTPUTS = (ROUNDED_ONCE, FLOAT64)
+"""What is observed of fresh sequences: the sums that a module forms, rounded once; or its outputs in float64 arithmetic, which rounds at
+every addition. The first is the better oracle, the second the plain forward pass."""
+
 WORST_CONDITION = 1e6
 """Condition of undecided columns up to which the noise of their coordinates is computed from inner products."""
 
@@ -35,13 +40,15 @@ class Evidence:
     """What some observations say about the undecided coordinates of one column.
 
     triangle: (u + 1, u + 1) upper factor of [A_U, residual]; spread: (u, u) sum over observations of a a^T r^2, from which the noise
-    is estimated without assuming that all rows are equally noisy (as in `least_squares`); rows: how many observations. Both are in
+    is estimated without assuming that all rows are equally noisy (as in `least_squares`); alike: (u,) sum over observations of a times
+    what their errors may have in common, which no number of rows averages out; rows: how many observations. All are in
     units of the observations' own deviation (a power of two near it), so that in a sum of parts each weighs by its precision.
     Merging is associative and commutative up to rounding; the spread of parts differs from that of the whole by a share of u / rows.
     """
 
     triangle: np.ndarray
     spread: np.ndarray
+    alike: np.ndarray
     rows: int
 
     @classmethod
@@ -63,23 +70,36 @@ class Evidence:
             left = np.maximum(left, np.maximum(np.sqrt(np.mean(residual**2)), rounding)) if few else left
         weighted = undecided * left[:, None]
         alike = (undecided * np.reshape(common, (-1, 1))).sum(axis=0)
-        return cls(triangle, weighted.T @ weighted + np.outer(alike, alike), len(residual))
+        return cls(triangle, weighted.T @ weighted, alike, len(residual))
 
     @classmethod
     def nothing(cls, count: int) -> Evidence:
         """No observation of `count` coordinates."""
-        return cls(np.zeros((count + 1, count + 1)), np.zeros((count, count)), 0)
+        return cls(np.zeros((count + 1, count + 1)), np.zeros((count, count)), np.zeros(count), 0)
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, np.ndarray], key: str, count: int) -> Evidence:
+        """What `arrays` keeps under a key; nothing of `count` coordinates where it keeps none."""
+        if f"{key}.triangle" not in arrays:
+            return cls.nothing(count)
+        triangle, spread, alike, rows = (arrays[f"{key}.{name}"] for name in ("triangle", "spread", "alike", "rows"))
+        return cls(triangle, spread, alike, int(rows.item()))
+
+    def arrays(self, key: str) -> dict[str, np.ndarray]:
+        """What `read` reads."""
+        parts = {"triangle": self.triangle, "spread": self.spread, "alike": self.alike, "rows": np.array(self.rows)}
+        return {f"{key}.{name}": array for name, array in parts.items()}
 
     def merge(self, other: Evidence) -> Evidence:
         triangle = _triangle(np.vstack([self.triangle, other.triangle]))
-        return Evidence(triangle, self.spread + other.spread, self.rows + other.rows)
+        return Evidence(triangle, self.spread + other.spread, self.alike + other.alike, self.rows + other.rows)
 
     def holding(self, held: np.ndarray, correction: np.ndarray) -> Evidence:
         """The evidence on the other coordinates when those of the (u,) mask `held` are corrected by given amounts."""
         count = len(self.spread)
         rest = self.triangle[:, count] - self.triangle[:, :count][:, held] @ correction
         triangle = _triangle(np.column_stack([self.triangle[:, :count][:, ~held], rest]))
-        return Evidence(triangle, self.spread[np.ix_(~held, ~held)], self.rows)
+        return Evidence(triangle, self.spread[np.ix_(~held, ~held)], self.alike[~held], self.rows)
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray]:
         """Correction of the undecided coordinates and its noise, (u,) each; infinite noise where they are too nearly dependent to tell."""
@@ -89,7 +109,8 @@ class Evidence:
             return np.zeros(count), np.full(count, np.inf)
         inverse = np.linalg.inv(triangle)
         gram_inverse = inverse @ inverse.T
-        return inverse @ self.triangle[:count, count], np.sqrt(np.diag(gram_inverse @ self.spread @ gram_inverse))
+        spread = self.spread + np.outer(self.alike, self.alike)
+        return inverse @ self.triangle[:count, count], np.sqrt(np.diag(gram_inverse @ spread @ gram_inverse))
 
 
 def decisive(first: Evidence, drawn: Evidence) -> Evidence:

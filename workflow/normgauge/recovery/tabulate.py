@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from normgauge.recovery.stragglers import REQUIRED_MARGIN
 from normgauge.schemas.recovery import tables
 from normgauge.tables import read_metadata
 
@@ -93,8 +94,7 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
         "falsifier_matches": sum(row["matches"] + row["claimed"] for row in evidence["falsifier"]),
         "control_matches": sum(row["true_matches"] for row in evidence["falsifier"]),
         **{f"null_{name}": evidence["null"][0][name] for name in ("residuals", "left_out", "statistic", "p")},
-        "stragglers": len(evidence["stragglers"]),
-        "chunks": max((row["chunks"] for row in evidence["stragglers"]), default=0),
+        **_stragglers(evidence["stragglers"]),
         "attacked": len(evidence["attack"]),
         "attack_inside": sum(row["inside"] for row in evidence["attack"]),
         "attack_survivors": statistics.median_low(survivors) if (survivors := [row["survivors"] for row in evidence["attack"]]) else None,
@@ -102,4 +102,15 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
         "attack_values": sum(row["rows"] for row in evidence["attack"] if row["right"]),
         "sha256_equal": None if None in hashes else all(hashes),
         "route_differences": None if routes is None else sum(row["different"] for row in routes),
+    }
+
+
+def _stragglers(rows: Rows) -> Row:
+    plain = [row["margin"] if row["float64_margin"] is None else row["float64_margin"] for row in rows]
+    return {
+        "stragglers": len(rows),
+        "chunks": max((row["chunks"] for row in rows), default=0),
+        "fresh_outputs": next((row["outputs"] for row in rows if row["outputs"]), None),
+        "closed": sum(row["margin"] >= REQUIRED_MARGIN for row in rows),
+        "closed_float64": sum(margin >= REQUIRED_MARGIN for margin in plain),
     }
