@@ -57,13 +57,25 @@ def test_every_family_keeps_its_group_and_nothing_else(case, architecture, tmp_p
 
 def test_the_families_that_an_architecture_has():
     def groups(case, architecture):
-        return [case_.group.removeprefix("residual: ") for case_ in boundary.cases(tiny(case, architecture)[0].config, 42)]
+        return [case_.group.removeprefix("residual: ") for case_ in boundary.cases(tiny(case, architecture)[0], 42, torch.float64)]
 
     assert "null line" in groups("gpt2", "GPT2LMHeadModel")
     assert "rotation, gains absorbed" in groups(*LLAMA)
     assert "null line" not in groups(*LLAMA)  # RMSNorm keeps the mean
     assert "rotation, gains absorbed" not in groups("bert", "BertModel")  # post-norm
     assert "independent signs" not in groups(*LLAMA)  # there they are admissible
+
+
+def test_gains_that_cost_too_much_are_not_absorbed():
+    checkpoint, anatomy = tiny("gpt2", "GPT2LMHeadModel")
+    norm = next(norm for norm in anatomy.norms if norm.space == anatomy.primary_stack.space)
+    gain = checkpoint.tensors[norm.gain].clone()
+    gain[5] = 1e-5
+    collapsed = replace(checkpoint, tensors={**checkpoint.tensors, norm.gain: gain})
+    turned = "residual: rotation, gains absorbed"
+    tried = {dtype: {case.group for case in boundary.cases(collapsed, 42, dtype)} for dtype in (torch.float64, torch.float32)}
+    assert turned in tried[torch.float64]
+    assert turned not in tried[torch.float32]
 
 
 def test_a_wrong_transform_is_seen(monkeypatch):

@@ -12,7 +12,7 @@ from normgauge.anatomy.structure import NormKind, SpaceKind
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
-from normgauge.gauge.absorb import absorb_gains, untied
+from normgauge.gauge.absorb import absorb_gains, absorption_cost, untied
 from normgauge.gauge.admissible import Group, QueryMaps, admissible, gauge_spaces, random_element, random_gauge
 from normgauge.gauge.boundary import STORED
 from normgauge.gauge.equivalence import CONTROL_FACTOR, TOLERANCES, deviation, equivalence_row
@@ -306,6 +306,46 @@ def test_gains_that_nothing_can_absorb_are_refused(case, architecture, reason):
     checkpoint, anatomy = tiny(case, architecture)
     with pytest.raises(InputError, match=reason):
         absorb_gains(checkpoint, anatomy)
+
+
+def rotated(case, architecture, gain: float, stored: str, tolerance: float | None):
+    """(what the absorbed gains and a rotation move the outputs by, what `absorption_cost` expects) with one collapsed gain."""
+    checkpoint, _ = tiny(case, architecture)
+    loose = untied(checkpoint)
+    anatomy = tiny_describe(loose)
+    norm = next(norm for norm in anatomy.norms if norm.space == residual_of(anatomy))
+    tensors = dict(loose.tensors)
+    tensors[norm.gain] = tensors[norm.gain].clone()
+    tensors[norm.gain][5], tensors[norm.bias] = gain, torch.full_like(tensors[norm.bias], 0.3)
+    planted = with_tensors(loose, {name: value.to(getattr(torch, stored)) for name, value in tensors.items()})
+    cost = absorption_cost(*(planted.tensors[name].double() for name in (norm.gain, norm.bias)), getattr(torch, stored))
+    gauge = Gauge({residual_of(anatomy): rotation(anatomy)})
+    after = transformed(absorb_gains(planted, anatomy, tolerance=tolerance), anatomy, gauge)
+    models = [_logits_only(build_model(each, stored)) for each in (planted, after)]
+    return deviation(*models, anatomy, gauge, [inputs_of(case, architecture)]).relative, cost
+
+
+@pytest.mark.parametrize("gain", [1e-2, 1e-4, 1e-6, 1e-8])
+def test_what_a_collapsed_gain_costs_is_foreseen(gain):
+    moved, cost = rotated("gpt2", "GPT2LMHeadModel", gain, "float32", float("inf"))
+    assert cost / 30 < moved < 30 * cost  # of the largest output, whose scale is not that of what is read
+
+
+@pytest.mark.parametrize(("gain", "stored"), [(1e-4, "float32"), (1e-9, "float32"), (1e-7, "float64"), (0.0, "float64")])
+def test_a_gain_that_costs_too_much_is_refused_with_its_coordinate(gain, stored):
+    with pytest.raises(InputError, match=r"ln_1: coordinate 5 has a gain of .* under a bias of 0\.3; .* in " + stored):
+        rotated("gpt2", "GPT2LMHeadModel", gain, stored, None)
+
+
+@pytest.mark.parametrize(("gain", "stored", "most"), [(1e-2, "float32", 1e-4), (1e-4, "float64", 1e-10)])
+def test_a_gain_that_costs_little_is_absorbed(gain, stored, most):
+    assert rotated("gpt2", "GPT2LMHeadModel", gain, stored, None)[0] < most
+
+
+def test_a_gain_of_zero_without_a_bias_costs_nothing():
+    gain, bias = torch.tensor([1.0, 0.0, 2.0]).double(), torch.tensor([1.0, 0.0, 0.0]).double()
+    assert absorption_cost(gain, bias, torch.float64) == pytest.approx(2**-53 * (4 / 3) ** 0.5)
+    assert absorption_cost(gain, bias.flip(0) + 1, torch.float64) == float("inf")
 
 
 def test_spaces_of_every_kind_are_moved():

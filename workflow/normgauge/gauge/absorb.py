@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from normgauge.anatomy.structure import Anatomy, Norm, Placement
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on
+
+KEPT = 2 / 3  # share of a dtype's digits that absorbing must leave where no tolerance is given
 
 
 def untied(checkpoint: Checkpoint) -> Checkpoint:
@@ -34,15 +37,17 @@ def untied_config(config: Any) -> Any:
     return loose
 
 
-def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy, dtype: torch.dtype | None = None) -> Checkpoint:
+def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy, dtype: torch.dtype | None = None, tolerance: float | None = None) -> Checkpoint:
     """The same function with every gain on the primary residual stream equal to one.
 
     What changes is rounded once, to `dtype`, or to the tensor's own where that is None.
     The gain g of a norm goes into the maps that it feeds (W -> W diag(g)); the bias b of a LayerNorm becomes b / g. Raises InputError,
     naming the norm, where that changes the function: norms on the stream itself (post-norm, sandwich), hidden states that are the
-    model's output, tied weights (see `untied`), a gain of zero under a bias.
+    model's output, tied weights (see `untied`); and, naming the coordinate, where b / g would cost more than `tolerance` of the outputs
+    once the stream is rotated (see `absorption_cost`). None allows a third of the digits of the dtype that is written.
     """
     require_absorbable(anatomy)
+    require_affordable(anatomy, checkpoint.tensors, dtype, tolerance)
     tensors = dict(checkpoint.tensors)
     for norm in _absorbed_norms(anatomy):
         _absorb(anatomy, norm, tensors, dtype)
@@ -75,13 +80,47 @@ def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], dtyp
     gain = stored.double() + norm.gain_offset
     if norm.bias:
         bias = tensors[norm.bias]
-        if (gain == 0).any():
-            raise InputError(
-                f"norm {norm.name}: {int((gain == 0).sum())} gains are zero, so its bias cannot be divided by them; keep its gains"
-            )
-        tensors[norm.bias] = (bias.double() / gain).to(dtype or bias.dtype)
+        tensors[norm.bias] = _over_gain(bias.double(), gain).to(dtype or bias.dtype)
     scale_readers(anatomy, norm, tensors, gain, dtype)
     tensors[norm.gain] = torch.full_like(stored, 1 - norm.gain_offset)
+
+
+def absorption_cost(gain: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype) -> float:
+    """What absorbing the gains of a LayerNorm costs, relative to what its readers read, once a rotation follows.
+
+    `gain` and `bias`: float64 (d,). The normalised state has root mean square one, and b / g is added to it. A rotation spreads the sum
+    over all coordinates, each of which is rounded to `dtype`, unit roundoff u; turned back, every reader meets an error of
+    u sqrt(1 + mean((b / g)^2)). Infinite for a gain of zero under a bias.
+    """
+    shift = _over_gain(bias, gain)
+    return float(torch.finfo(dtype).eps / 2 * (1 + shift.square().mean()).sqrt())
+
+
+def _over_gain(bias: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    """b / g; zero where both are, since nothing is written there."""
+    return torch.where((gain == 0) & (bias == 0), 0.0, bias / gain)
+
+
+def require_affordable(
+    anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None, tolerance: float | None = None
+) -> None:
+    """InputError, naming norm and coordinate, where absorbing costs more than the tolerance of `absorb_gains`."""
+    for norm in _absorbed_norms(anatomy):
+        if norm.gain and norm.bias:
+            gain, bias = tensors[norm.gain].double() + norm.gain_offset, tensors[norm.bias]
+            _require_affordable(norm, gain, bias.double(), dtype or bias.dtype, tolerance)
+
+
+def _require_affordable(norm: Norm, gain: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype, tolerance: float | None) -> None:
+    allowed = (torch.finfo(dtype).eps / 2) ** KEPT if tolerance is None else tolerance
+    cost = absorption_cost(gain, bias, dtype)
+    if not cost <= allowed:
+        worst = int(_over_gain(bias, gain).abs().argmax())
+        raise InputError(
+            f"norm {norm.name}: coordinate {worst} has a gain of {gain[worst]:.2g} under a bias of {bias[worst]:.2g}; absorbed and then "
+            f"rotated, that costs {cost:.2g} of the outputs in {str(dtype).removeprefix('torch.')}, more than {allowed:.2g}; keep the "
+            f"gains, or absorb them in a wider dtype"
+        )
 
 
 def scale_readers(

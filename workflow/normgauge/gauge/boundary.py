@@ -15,7 +15,7 @@ from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
-from normgauge.gauge.absorb import absorb_gains, require_absorbable, untied, untied_config
+from normgauge.gauge.absorb import absorb_gains, require_absorbable, require_affordable, untied, untied_config
 from normgauge.gauge.admissible import Group, admissible, gauge_spaces, norms_on, random_gauge, require_admissible
 from normgauge.gauge.equivalence import deviation_from, equivalence_row, recorded_outputs
 from normgauge.gauge.groups import Monomial, Orthogonal
@@ -62,7 +62,7 @@ def equivalence_rows(
         dtype = getattr(torch, forward_dtype)
         recorded = recorded_outputs(build_model(checkpoint, forward_dtype), inputs)
         for seed in seeds:
-            for case in cases(checkpoint.config, seed):
+            for case in cases(checkpoint, seed, dtype):
                 if case.predicted is None or forward_dtype == "float64":
                     found = deviation_from(recorded, build_model(case.change(checkpoint, dtype), forward_dtype), anatomy, case.gauge)
                     predicted = None if case.predicted is None else case.predicted(checkpoint)
@@ -87,9 +87,10 @@ def with_drawn_constants(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) ->
     return replace(checkpoint, tensors=tensors)
 
 
-def cases(config: Any, seed: int) -> Iterator[Case]:
-    """What is tried on a model: its admissible families as far as its architecture has them, then the controls."""
-    anatomy = describe(config)
+def cases(checkpoint: Checkpoint, seed: int, dtype: torch.dtype) -> Iterator[Case]:
+    """What is tried on a model: its admissible families as far as its architecture has them and the dtype of the forward pass holds them,
+    then the controls."""
+    anatomy = describe(checkpoint.config)
     spaces = gauge_spaces(anatomy)
     streams = tuple(dict.fromkeys(stack.space for stack in anatomy.stacks))
     units = tuple(space for space in spaces if not space.endswith("attention") and anatomy.space(space).kind == SpaceKind.FFN)
@@ -101,7 +102,8 @@ def cases(config: Any, seed: int) -> Iterator[Case]:
     yield _gauged(f"residual: {rule}", random_gauge(anatomy, seed, streams))
     yield _gauged(f"feed-forward: {inside}", random_gauge(anatomy, seed, units))
     yield _gauged(f"attention: {admissible(anatomy, layers[0]).query_maps}", random_gauge(anatomy, seed, layers))
-    if _allows(lambda: require_absorbable(describe(untied_config(config)))):
+    loose = describe(untied_config(checkpoint.config))
+    if _allows(lambda: require_absorbable(loose)) and _allows(lambda: require_affordable(loose, checkpoint.tensors, dtype)):
         yield Case("residual: rotation, gains absorbed", turn, lambda checkpoint, dtype: _turned(checkpoint, turn, dtype))
     if _allows(lambda: null_line_axes(anatomy, stream.space)):
         yield Case("residual: null line", Gauge({}), lambda checkpoint, dtype: _off_centre(checkpoint, anatomy, seed, dtype))
