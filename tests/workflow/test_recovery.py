@@ -14,7 +14,7 @@ from normgauge.schemas.recovery import tables
 PER_MODEL = {"observe_activations", "solve_weights", "close_stragglers", "compare_recovery", "assemble_recovery"}
 SECOND_ROUTE = {"solve_weights_again", "compare_routes"}
 DRAWN = {"draw_exact_recovery", "draw_recovery_calibration", "draw_recovery_trend", "draw_recovery_gains"}
-ONCE = dict.fromkeys({"tabulate_recovery", "draw_recovery", *DRAWN}, 1)
+ONCE = dict.fromkeys({"tabulate_recovery", "draw_recovery", "draw_recovery_checks", *DRAWN}, 1)
 FOLDER = "results/gpt2-smoke/seed42"
 
 
@@ -91,13 +91,17 @@ def test_a_tiny_model_end_to_end(recovered: Project) -> None:
     falsified = tables.read(recovered / f"{FOLDER}/recovery/falsifier.parquet", "recovery_falsifier")
     assert falsified
     assert sum(row["claimed"] + row["matches"] for row in falsified) == 0
+    assert all(row["true_matches"] == row["values"] > 0 for row in falsified)
+    assert all(row["inside"] for row in tables.read(recovered / f"{FOLDER}/recovery/attack.parquet", "recovery_attack"))
     assert not (recovered / f"{FOLDER}/recovery/observations").exists()
     for kind in ("exact_recovery", "recovery", "recovery_calibration", "recovery_trend", "recovery_gains"):
         assert {row["model"] for row in tables.read(recovered / f"results/tables/smoke/{kind}.parquet", kind)} == {"gpt2-smoke"}
     whole = tables.read(recovered / "results/tables/smoke/exact_recovery.parquet", "exact_recovery")[-1]
     assert (whole["misses"], whole["falsifier_matches"], whole["route_differences"], whole["most_survivors"]) == (0, 0, 0, 1)
+    assert whole["control_matches"] == whole["falsifier_values"] > 0
+    assert whole["attack_inside"] == whole["attacked"] > 0
     assert whole["sha256_equal"] is (True if whole["recovered"] == whole["values"] else None)
-    for name in ("map", "recovered-share", "null-calibration", "margin-against-n", "hardest-column"):
+    for name in ("map", "checks", "recovered-share", "null-calibration", "margin-against-n", "hardest-column"):
         assert (recovered / f"figures/smoke/exact-recovery/{name}.pdf").read_bytes().startswith(b"%PDF")
 
 

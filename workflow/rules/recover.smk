@@ -2,7 +2,7 @@ RECOVERY_TABLES = ("exact_recovery", "recovery", "recovery_calibration", "recove
 RECOVERY_FIGURES = ("recovered-share", "null-calibration", "margin-against-n", "hardest-column")
 COMPARED = ("map", "certificates", "null", "stragglers", "falsifier", "margins", "hardest", "attack")
 RECOVERY_TABLE_TARGETS = [f"{TABLES}/{name}.{suffix}" for name in RECOVERY_TABLES for suffix in ("parquet", "csv")] + [
-    f"{FIGURES}/exact-recovery/map.pdf"
+    f"{FIGURES}/exact-recovery/{name}.pdf" for name in ("map", "checks")
 ]
 RECOVERY_FIGURE_TARGETS = [f"{FIGURES}/exact-recovery/{name}.pdf" for name in RECOVERY_FIGURES]
 
@@ -211,6 +211,24 @@ rule draw_recovery:
         figure="recovery",
     script:
         "../scripts/draw.py"
+
+
+use rule draw_recovery as draw_recovery_checks with:
+    input:
+        f"{TABLES}/exact_recovery.parquet",
+    output:
+        pdf=f"{FIGURES}/exact-recovery/checks.pdf",
+        svg=report(
+            f"{FIGURES}/exact-recovery/checks.svg",
+            caption="../report/recovery_checks.rst",
+            category="Exact recovery",
+            labels={"table": "What was checked, and the power of each check"},
+        ),
+    log:
+        f"logs/{FIGURES}/exact-recovery/checks.log",
+    params:
+        code=code_of("draw.py"),
+        figure="recovery_checks",
 
 
 use rule draw_recovery as draw_recovery_calibration with:

@@ -21,6 +21,9 @@ STUDIES = (
 )
 """The tables of each study, and what draws each of them."""
 
+DRAWN_FROM = {"recovery_checks": "exact_recovery"}
+"""The kind of table that a drawing is made of, where it is not its own name."""
+
 
 def draw(name: str, table: str | os.PathLike[str], outputs: Iterable[str | os.PathLike[str]]) -> None:
     """Draw the target `name` (a key of the DRAWINGS of a study) from its result table into PDF and SVG files.
@@ -28,7 +31,7 @@ def draw(name: str, table: str | os.PathLike[str], outputs: Iterable[str | os.Pa
     InputError when the table has no rows.
     """
     tables, drawings = next((tables, drawings) for tables, drawings in STUDIES if name in drawings)
-    rows = tables.read(table, name)
+    rows = tables.read(table, DRAWN_FROM.get(name, name))
     if not rows:
         raise InputError(f"{Path(table)}: no rows to draw; list at least one model for this target in the configuration")
     style.save(drawings[name](rows), outputs)
