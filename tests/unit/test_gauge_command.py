@@ -8,7 +8,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from normgauge.calibration.prepare import prepare
 from normgauge.checkpoints.building import build_model
 from normgauge.command import main
-from normgauge.gauge.correlation import correlate
+from normgauge.gauge.admissible import gauge_spaces
 from normgauge.gauge.groups import Monomial
-from normgauge.gauge.matching import contradictions, match
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
+from normgauge.gauge.model_matching import Part
 from normgauge.gauge.rounding import ulp
 from normgauge.gauge.transport.sidecar import read_sidecar
 from normgauge.tables import read_metadata
@@ -64,8 +63,16 @@ def test_random_apply_recover_and_back(folder, tmp_path, capsys):
     assert main(["gauge", "check", str(folder), paths["moved"], *probes]) == 0
     assert capsys.readouterr().out.startswith("the same function: outputs differ by ")
     assert main(["gauge", "recover", str(folder), paths["moved"], paths["found.parquet"], *probes]) == 0
-    assert "row argmax on |C|, certified" in capsys.readouterr().out
-    assert read_gauge(paths["found.parquet"]) == read_gauge(paths["g.parquet"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("residual stream: all 12 coordinates certain (")
+    assert "certified" in said[0]
+    assert said[1].startswith("feed-forward units: all 40 units in 2 places certain (")
+    assert said[2].startswith("attention heads: all 8 heads in 2 places certain (")
+    assert said[-2] == "weights: equal under this gauge; 1.4 apart without it"
+    assert said[-1].startswith("not looked for: ")
+    found = read_gauge(paths["found.parquet"]).elements
+    assert found["residual"] == read_gauge(paths["g.parquet"]).elements["residual"]
+    assert found["decoder/block.2/ffn"] == Monomial.identity(20)
     assert main(["gauge", "apply", paths["moved"], paths["found.parquet"], paths["back"], "--inverse"]) == 0
     assert (tmp_path / "back/model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert "the weights that the gauge moves, every byte" in capsys.readouterr().out
@@ -120,11 +127,13 @@ def test_what_is_not_certain_is_said_and_changes_the_status(folder, tmp_path, ca
     stranger = stored(tmp_path / "stranger", random_checkpoint(config_of(*LLAMA), seed=6)[0])
     assert main(["gauge", "recover", str(folder), str(stranger), str(tmp_path / "g.parquet"), *probes]) == 1
     said = capsys.readouterr().out
-    assert "not certified" in said
     assert "residual: uncertain are " in said
+    assert re.search(r"^residual stream: \d+ of 12 coordinates certain, \d+ uncertain, 0 not determined", said, re.MULTILINE)
     metadata = read_metadata(tmp_path / "g.parquet")
-    assert len(json.loads(metadata["uncertain"])["residual"]) > 6
-    assert json.loads(metadata["margins"]).keys() == {"residual"}
+    assert len(json.loads(metadata["uncertain"])["residual"]["residual stream"]) > 6
+    assert {"residual", "decoder/block.1/ffn", "decoder/block.1/attention"} <= json.loads(metadata["margins"]).keys()
+    assert main(["gauge", "apply", str(folder), str(tmp_path / "g.parquet"), str(tmp_path / "likened")]) == 0
+    capsys.readouterr()
     twin = dict(tiny(*LLAMA)[0].tensors)
     for tensor in anatomy.tensors:
         for number, axis in enumerate(tensor.axes):
@@ -137,13 +146,39 @@ def test_what_is_not_certain_is_said_and_changes_the_status(folder, tmp_path, ca
     assert "residual: uncertain are 4, 7;" in capsys.readouterr().out
 
 
-def test_matches_that_contradict_each_other_are_not_certain():
-    stream = torch.randn(500, 6, generator=torch.Generator().manual_seed(1))
-    turned = Monomial([1, 0, 2, 3, 4, 5], [1, 1, -1, 1, 1, 1])
-    first, second = (match(correlate(stream, element.apply(stream))) for element in (Monomial.identity(6), turned))
-    assert not first.uncertain.any()
-    assert np.flatnonzero(contradictions(first, second)).tolist() == [0, 1, 2]
-    assert not contradictions(first, first).any()
+def test_two_layer_norm_models_get_one_sign_and_a_gauge_that_applies(tmp_path, capsys):
+    """Free signs would be refused: the match is made inside the group."""
+    shape = ("gpt2", "GPT2LMHeadModel")
+    checkpoint, _ = tiny(*shape)
+    one = stored(tmp_path / "one", checkpoint)
+    probes = calibrated(one, checkpoint, 8, 14)
+    other = stored(tmp_path / "other", random_checkpoint(config_of(*shape), seed=6)[0])
+    gauge, moved = str(tmp_path / "g.parquet"), str(tmp_path / "moved")
+    assert main(["gauge", "recover", str(one), str(other), gauge, *probes, "--batches", "8"]) == 1
+    factors = read_gauge(gauge).elements["residual"].factors
+    assert (factors == factors[0]).all()
+    assert main(["gauge", "apply", str(one), gauge, moved]) == 0
+    assert main(["gauge", "check", str(one), moved, *probes]) == 0
+    capsys.readouterr()
+
+
+def test_a_copy_in_which_everything_moved_is_recovered_applied_and_checked(tmp_path, capsys):
+    shape = ("gpt2", "GPT2LMHeadModel")
+    checkpoint, anatomy = tiny(*shape)
+    one = stored(tmp_path / "one", checkpoint)
+    probes = calibrated(one, checkpoint, 8, 14)
+    spaces = [argument for space in gauge_spaces(anatomy) for argument in ("--space", space)]
+    names = {name: str(tmp_path / name) for name in ("g.parquet", "copy", "found.parquet", "moved")}
+    assert main(["gauge", "random", str(one), names["g.parquet"], *spaces]) == 0
+    assert main(["gauge", "apply", str(one), names["g.parquet"], names["copy"]]) == 0
+    assert main(["gauge", "recover", str(one), names["copy"], names["found.parquet"], *probes, "--batches", "8"]) == 0
+    assert main(["gauge", "apply", str(one), names["found.parquet"], names["moved"]]) == 0
+    recovered = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in recovered] == [*map(str, list(Part)[:5]), "weights", "not looked for"]
+    assert all("all " in line for line in recovered[:5])
+    assert main(["gauge", "check", str(one), names["moved"], *probes]) == 0
+    assert main(["gauge", "check", names["copy"], names["moved"], *probes]) == 0
+    assert "the same function up to the rounding of its stored weights" in capsys.readouterr().out
 
 
 def test_probes_and_models_that_do_not_fit_are_one_line(folder, tmp_path, capsys):
@@ -175,7 +210,7 @@ def test_probes_and_models_that_do_not_fit_are_one_line(folder, tmp_path, capsys
     assert "13 coordinates, the model has 12" in refusal("check", *pair)
     assert "13 coordinates" in refusal("apply", small, tmp_path / "wide.parquet", tmp_path / "moved")
     assert "expected two at least" in refusal("audit", small, *fewer, "--batches", 1)
-    assert "0 samples" in refusal("recover", small, small, tmp_path / "g.parquet", *fewer, "--batches", 0)
+    assert "residual: 0 samples" in refusal("recover", small, small, tmp_path / "g.parquet", *fewer, "--batches", 0)
     assert "top 0 of 12" in refusal("audit", small, *fewer, "--top", 0)
     assert "cannot be read as parquet" in refusal("audit", small, "--calibration", small / "config.json")
     (tmp_path / "file").write_text("")

@@ -12,11 +12,14 @@ from scipy.optimize import linear_sum_assignment
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
-from normgauge.gauge.admissible import random_gauge
-from normgauge.gauge.correlation import CrossCorrelation, correlate_sites
+from normgauge.gauge.activations import observe_sites
+from normgauge.gauge.admissible import Group, admissible, random_gauge
+from normgauge.gauge.correlation import CrossCorrelation
 from normgauge.gauge.groups import Monomial
-from normgauge.gauge.matching import Cost, assign, greedy, match, match_matrix, recovery_row
+from normgauge.gauge.matching import Assigned, assign, assign_in, greedy, match, match_matrix
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.recorded import recovery_row
+from normgauge.gauge.site_matching import PairedSite, match_sites, paired
 from normgauge.gauge.transform import transformed
 from normgauge.schemas.gauge import tables
 from unit.gauge_models import inputs_of, tiny
@@ -78,7 +81,7 @@ def test_the_signed_cost_fails_on_the_negative_half():
     truth = Monomial.random(400, 42)
     source = torch.randn(2000, 400, generator=torch.Generator().manual_seed(1))
     correlation = correlated(source, truth.apply(source))
-    signed = recovery_row("x", 42, match(correlation, Cost.SIGNED), truth)
+    signed = recovery_row("x", 42, match(correlation, Group.PERMUTATION), truth)
     positive = float((truth.factors > 0).mean())
     assert signed["permutation_accuracy"] == pytest.approx(positive, abs=0.02)
     assert 0.4 < signed["sign_accuracy"] < 0.6
@@ -118,6 +121,52 @@ def test_tied_constant_and_close_coordinates_are_flagged_and_nothing_else():
     assert found.margins[6] <= 0
     few = match(correlated(source[:6], source[:6] + torch.randn(6, 8, generator=torch.Generator().manual_seed(2))))
     assert few.uncertain.any()  # six samples decide nothing about noise
+
+
+@laws
+@given(st.integers(2, 9), SEEDS)
+def test_a_match_lies_in_its_group_and_nothing_in_the_group_scores_more(size, seed):
+    """A LayerNorm stream has one sign: the better of two assignments, whatever single entries would prefer."""
+    values = np.random.default_rng(seed).standard_normal((size, size))
+    rows, totals = np.arange(size), {}
+    for sign in (1.0, -1.0):
+        target = linear_sum_assignment(sign * values, maximize=True)[1]
+        totals[sign] = sign * values[rows, target].sum()
+    common = assign_in(Group.COMMON_SIGN, values)
+    assert np.unique(common.gauge.factors).size == 1
+    assert total_of(common) == pytest.approx(max(totals.values()), abs=1e-6)
+    assert common.gauge.factors[0] == max(totals, key=lambda sign: totals[sign])
+    opposite = -common.score[rows, common.opposite].sum()
+    assert opposite == pytest.approx(min(totals.values()), abs=1e-6) or total_of(common) >= opposite > min(totals.values())
+    permutation = assign_in(Group.PERMUTATION, values)
+    assert (permutation.gauge.factors == 1).all()
+    assert total_of(permutation) == pytest.approx(totals[1.0], abs=1e-6)
+    free = assign_in(Group.SIGNED_PERMUTATION, values)
+    assert np.array_equal(free.gauge.factors, np.sign(values[rows, free.target]))
+    assert total_of(free) >= total_of(common) - 1e-6
+
+
+def total_of(found: Assigned) -> float:
+    return float(found.score[found.matched].sum())
+
+
+def test_the_optimum_of_a_common_sign_is_proven_only_where_both_signs_are_bounded():
+    tempting = np.array([[0.5, -0.9, 0.0], [0.0, -0.9, 0.5], [0.0, 0.5, 0.0]])  # rows alone would rather have the minus sign
+    found = assign_in(Group.COMMON_SIGN, tempting)
+    assert (found.target.tolist(), found.gauge.factors.tolist(), found.certified) == ([0, 2, 1], [1, 1, 1], False)
+    clear = np.array([[0.9, 0.1], [0.1, 0.95]])
+    assert assign_in(Group.COMMON_SIGN, clear).certified
+    assert assign_in(Group.COMMON_SIGN, -clear).gauge.factors.tolist() == [-1, -1]
+
+
+def test_a_common_sign_that_samples_do_not_tell_leaves_nothing_certain():
+    """Half of the coordinates agree in sign, half do not: two training runs, not a gauge."""
+    source = torch.randn(4000, 10, generator=torch.Generator().manual_seed(1))
+    signs = torch.tensor([1.0, -1.0]).repeat(5)
+    found = match(correlated(source, signs * source), Group.COMMON_SIGN)
+    assert not found.sign_certain
+    assert found.uncertain.all()
+    assert not match(correlated(source, signs * source), Group.SIGNED_PERMUTATION).uncertain.any()
 
 
 def test_unrelated_models_are_uncertain():
@@ -163,13 +212,18 @@ def test_the_gauge_of_a_model_is_recovered_at_every_site(case, architecture, tmp
     stack = anatomy.primary_stack.name
     rng = torch.Generator().manual_seed(9)
     batches = [Batch({"input_ids": torch.randint(2, 17, inputs["input_ids"].shape, generator=rng)}, {stack: None}) for _ in range(4)]
-    found = correlate_sites(*models, sites, batches)
-    rows = [recovery_row(name, 42, match(correlation), truth.elements[space]) for name, correlation in found.items()]
+    source, target = (observe_sites(model, sites, batches) for model in models)
+    group = admissible(anatomy, space).group
+    found = {name: match_sites([PairedSite(source[name], target[name])], group) for name in source}
+    rows = [recovery_row(name, 42, matching, truth.elements[space]) for name, matching in found.items()]
     assert [row["site"] for row in rows] == [site.id for site in sites]
     assert {row["permutation_accuracy"] for row in rows} == {row["sign_accuracy"] for row in rows} == {1.0}
     assert all(row["certified"] for row in rows)
     assert {row["tokens"] for row in rows} == {4 * 27}
     tables.write(tmp_path / "recovery.parquet", "gauge_recovery", rows, {})
-    other = build_model(transformed(checkpoint, anatomy, Gauge({})), "float32")
-    same = match(correlate_sites(models[0], other, sites[:1], batches)[sites[0].id])
+    together = match_sites(list(paired(source, target).values()), group)
+    assert together.gauge == truth.elements[space]
+    assert not together.uncertain.any()
+    other = observe_sites(build_model(transformed(checkpoint, anatomy, Gauge({})), "float32"), sites, batches)
+    same = match_sites(list(paired(source, other).values()), group)
     assert same.gauge == Monomial.identity(anatomy.primary_stack.width)

@@ -12,8 +12,9 @@ from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
 from normgauge.gauge import boundary, resumed
-from normgauge.gauge.admissible import random_element, random_gauge
-from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
+from normgauge.gauge.activations import Activations
+from normgauge.gauge.admissible import Group, random_element, random_gauge
+from normgauge.gauge.alignment import alignment_rows, common_group, holonomy_rows, stream_activations
 from normgauge.gauge.artifacts import drawn_artifacts
 from normgauge.gauge.audit import middle_site
 from normgauge.gauge.boundary import DRAWN, STORED, equivalence_rows, with_drawn_constants
@@ -116,17 +117,20 @@ def test_recovery_rows(tmp_path):
     rows = recovery_rows(checkpoint, anatomy, probes(anatomy), (42, 43), (22, 200))
     tables.write(tmp_path / "recovery.parquet", "gauge_recovery", rows, {})
     stream = [row for row in rows if row["part"] == "residual"]
-    marginal = [row for row in stream if row["method"] in ("row argmax on |C|", "lapjvs on |C|")]
-    signed = [row for row in stream if row["method"].endswith("on C")]
-    assert {row["tokens"] for row in marginal} == {22, 200}
-    assert len(marginal) == 2 * len(signed) == 2 * 2 * 4
-    assert {row["tokens"] for row in signed} == {200}
-    assert all(row["permutation_accuracy"] == row["sign_accuracy"] == 1 for row in marginal if row["tokens"] == 200)
-    assert all(row["certain_accuracy"] in (None, 1) for row in marginal)
-    assert sum(row["permutation_accuracy"] for row in signed) / len(signed) < 0.8
+    matched = [row for row in stream if row["match"] == "in the group"]
+    signless = [row for row in stream if row["match"] == "control: no signs"]
+    assert {row["tokens"] for row in matched} == {22, 200}
+    assert len(matched) == 2 * 2 * (4 + 1)  # seeds, budgets, sites and all of them together
+    assert {row["method"].partition(" on ")[2] for row in matched} == {"|C|"}
+    assert [(row["site"], row["sites"], row["tokens"]) for row in signless] == [("all sites", 4, 200)] * 2
+    assert all(row["permutation_accuracy"] == row["sign_accuracy"] == 1 for row in matched if row["tokens"] == 200)
+    assert all(row["certain_accuracy"] in (None, 1) for row in matched)
+    assert sum(row["permutation_accuracy"] for row in signless) / len(signless) < 0.8
+    assert {row["method"] for row in stream if row["match"] == "control: greedy"} == {"greedy on |C|"}
     inside = [row for row in rows if row["part"] != "residual"]
     assert {row["part"] for row in inside} == {"feed-forward", "heads"}
-    assert all(row["permutation_accuracy"] == 1 and row["map_error"] < 1e-3 for row in inside)
+    assert all(row["permutation_accuracy"] == 1 and row["uncertain"] == 0 and row["map_error"] < 1e-6 for row in inside)
+    assert all(row["query_error"] < 1e-6 and row["condition"] < 100 for row in inside if row["part"] == "heads")
     few = [row for row in recovery_rows(checkpoint, anatomy, probes(anatomy), (42,), (10,)) if row["part"] == "heads"]
     assert {row["tokens"] for row in few} == {3 * 6}  # three per coordinate of a head
     with pytest.raises(InputError, match="216 samples in the probes, 500 asked for"):
@@ -143,35 +147,76 @@ def test_alignment_rows(tmp_path):
     moved = transformed(checkpoint, anatomy, Gauge({"residual": truth}))
     generator = torch.Generator().manual_seed(1)
     noisy = replace(moved, tensors={n: v + 0.02 * torch.randn(v.shape, generator=generator) for n, v in moved.tensors.items()})
-    activations = stream_activations({"own": checkpoint, "copy": noisy}, probes(anatomy), 200)
-    rows = alignment_rows(activations, (200, 10))
+    models = {"own": checkpoint, "copy": noisy}
+    group = common_group(models)
+    assert group == Group.SIGNED_PERMUTATION
+    activations = stream_activations(models, probes(anatomy, 16))
+    rows = alignment_rows(activations, (200, 10), group)
     tables.write(tmp_path / "alignment.parquet", "gauge_alignment", rows, {})
-    whole = [row for row in rows if row["tokens"] == 200]
-    few = [row for row in rows if row["tokens"] == 10]
-    assert {row["agreement"] for row in whole} == {1.0}
+    matched = [row for row in rows if row["match"] == "in the group"]
+    whole = [row for row in matched if row["tokens"] == 200]
+    few = [row for row in matched if row["tokens"] == 10]
+    assert {row["agreement"] for row in whole} == {row["split_half"] for row in whole} == {1.0}
+    assert {row["reference_tokens"] for row in rows} == {200}
     assert all(row["negative"] == float((truth.factors < 0).mean()) for row in whole)
     assert all(row["unmoved"] == float((truth.target == np.arange(12)).mean()) for row in whole)
     assert sum(row["certain"] for row in few) < sum(row["certain"] for row in whole)
     assert all(row["certain_agreement"] in (None, 1) for row in few)
+    assert {(row["site"] == "all sites", row["site_agreement"]) for row in whole} == {(True, 1.0), (False, None)}
+    assert {(row["site"], row["sites"]) for row in rows if row["match"] == "control: no signs"} == {("all sites", 3)}
     with pytest.raises(InputError, match=r"bert: residual streams .* align models of one shape"):
-        stream_activations({"own": checkpoint, "bert": tiny("bert", "BertModel")[0]}, [], 10)
+        stream_activations({"own": checkpoint, "bert": tiny("bert", "BertModel")[0]}, [])
+    with pytest.raises(InputError, match="216 samples in half of the probes, 500 asked for"):
+        alignment_rows(activations, (500,), group)
+
+
+def test_layer_norm_streams_are_aligned_with_one_sign():
+    """Their two heads differ: of the two groups the smaller is right for both."""
+    masked, bare = tiny("bert", "BertForMaskedLM")[0], tiny("bert", "BertModel")[0]
+    assert common_group({"a": masked, "b": bare}) == Group.PERMUTATION
+    assert common_group({"b": bare}) == Group.COMMON_SIGN
+    generator = torch.Generator().manual_seed(1)
+    streams = {name: {"x": Activations(torch.randn(400, 12, generator=generator), (20,) * 20)} for name in ("a", "b")}
+    rows = alignment_rows(streams, (50, 200), Group.COMMON_SIGN)
+    assert {row["negative"] for row in rows if row["match"] == "in the group"} <= {0.0, 1.0}
+    assert 0 < min(row["negative"] for row in rows if row["match"] == "control: free signs") < 1
+    assert not any(row["sign_certain"] or row["certain"] for row in rows if row["match"] == "in the group")
+
+
+def test_the_reference_of_a_match_shares_no_sequence_with_it():
+    """Two models that agree on half of the sequences alone: were the halves mixed, the match would agree with its reference."""
+    generator = torch.Generator().manual_seed(3)
+    one = torch.randn(400, 12, generator=generator)
+    other = one.clone()
+    turned = Monomial.random(12, 1).apply(one)
+    for number in range(1, 20, 2):  # the second half of `halves`
+        other[20 * number : 20 * (number + 1)] = turned[20 * number : 20 * (number + 1)]
+    streams = {name: {"x": Activations(rows, (20,) * 20)} for name, rows in (("a", one), ("b", other))}
+    row = next(row for row in alignment_rows(streams, (200,), Group.SIGNED_PERMUTATION) if row["match"] == "in the group")
+    assert row["certain"] == row["unmoved"] == 1
+    assert row["agreement"] == row["split_half"] == float((Monomial.random(12, 1).target == np.arange(12)).mean())
+    assert row["certain_agreement"] < 0.5
 
 
 def test_holonomy_rows(tmp_path):
     """Gauged copies of one model come back around a cycle; a model of its own does not."""
     checkpoint, anatomy = tiny(*LLAMA)
     copies = {name: transformed(checkpoint, anatomy, Gauge({"residual": Monomial.random(12, seed)})) for name, seed in (("b", 1), ("c", 2))}
-    activations = dict(stream_activations({"a": checkpoint, **copies}, probes(anatomy), 200))
-    rows = holonomy_rows(activations)
+    activations = dict(stream_activations({"a": checkpoint, **copies}, probes(anatomy)))
+    rows = holonomy_rows(activations, Group.SIGNED_PERMUTATION)
     tables.write(tmp_path / "holonomy.parquet", "gauge_holonomy", rows, {})
     assert {(row["cycle"], row["moved"], row["certain"], row["certain_moved"]) for row in rows} == {("a - b - c", 0.0, 1.0, 0.0)}
     generator = torch.Generator().manual_seed(1)
     for name in ("b", "c"):
-        activations[name] = {site: torch.randn(value.shape, generator=generator) for site, value in activations[name].items()}
-    strange = holonomy_rows(activations)
+        activations[name] = {
+            site: Activations(torch.randn(value.rows.shape, generator=generator), value.lengths)
+            for site, value in activations[name].items()
+        }
+    assert {row["site"] for row in rows} == {"all sites", *activations["a"]}
+    strange = holonomy_rows(activations, Group.SIGNED_PERMUTATION)
     assert min(row["moved"] for row in strange) > 0.5
     assert max(row["certain"] for row in strange) < 0.5
-    assert len(holonomy_rows(dict(list(activations.items())[:2]))) == 0
+    assert len(holonomy_rows(dict(list(activations.items())[:2]), Group.SIGNED_PERMUTATION)) == 0
 
 
 # ---------------------------------------------------------------- artifacts

@@ -36,15 +36,20 @@ def recovered(site: str, seed: int, tokens: int, method: str, place: float, sign
     row = {
         "site": site,
         "part": part,
+        "match": "in the group",
+        "sites": 3 if site == "all sites" else 1,
         "width": 8,
         "seed": seed,
         "tokens": tokens,
+        "effective_tokens": 20.0,
         "method": method,
         "permutation_accuracy": place,
         "sign_accuracy": sign,
         "uncertain": 1 - place,
         "certain_accuracy": 1.0 if place else None,
-        "map_error": 0.0,
+        "map_error": None,
+        "query_error": None,
+        "condition": None,
         "min_margin": 0.1,
         "certified": method.startswith("row argmax"),
         "seconds": 0.1,
@@ -66,17 +71,23 @@ def audited(claim: str, seed: int, raw: float, mapped: float) -> dict:
     }
 
 
-def aligned(other: str, site: str, tokens: int, agreement: float, certain: float | None) -> dict:
+def aligned(other: str, site: str, tokens: int, agreement: float, certain: float | None, match: str = "in the group") -> dict:
     return {
         "other": other,
         "site": site,
+        "sites": 2 if site == "all sites" else 1,
+        "match": match,
         "width": 8,
         "tokens": tokens,
         "reference_tokens": 100,
         "agreement": agreement,
         "signed_agreement": agreement,
+        "split_half": agreement / 2,
+        "site_agreement": 0.25 if site == "all sites" else None,
         "certain": 0.5,
+        "sign_certain": agreement == 1,
         "certain_agreement": certain,
+        "effective_tokens": 9.0,
         "negative": 0.25,
         "unmoved": 0.125,
         "method": "lapjvs on |C|",
@@ -112,17 +123,22 @@ ROWS = {
     "gauge_recovery": [
         *(recovered(site, seed, tokens, "row argmax on |C|", 1.0, 1.0) for site in ("a", "b") for seed in (1, 2) for tokens in (22, 500)),
         recovered("c", 1, 22, "lapjvs on |C|", 0.5, 0.75),
-        recovered("a", 1, 500, "lapjvs on C", 0.5, 0.5),
-        recovered("b", 1, 500, "lapjvs on C", 0.25, 0.5),
-        recovered("a", 1, 500, "greedy on |C|", 0.875, 0.875),
-        recovered("h", 1, 768, "canonical correlation", 1.0, None, part="heads", map_error=1e-5),
+        *(recovered("all sites", seed, tokens, "row argmax on |C|", 1.0, 1.0) for seed in (1, 2) for tokens in (22, 500)),
+        recovered("all sites", 1, 500, "lapjvs on C", 0.5, 0.5, match="control: no signs"),
+        recovered("all sites", 2, 500, "lapjvs on C", 0.25, 0.5, match="control: no signs"),
+        recovered("all sites", 1, 500, "greedy on |C|", 0.875, 0.875, match="control: greedy"),
+        recovered("h", 1, 768, "canonical correlation", 1.0, None, part="heads", map_error=1e-5, query_error=2e-5, condition=7.0),
         recovered("f", 1, 500, "row argmax on |C|", 1.0, 1.0, part="feed-forward", map_error=1e-6),
     ],
     "gauge_audit": [audited(claim, seed, 0.25 * seed, 1.0) for claim in ("attribution", "active coordinates") for seed in (1, 2)],
-    "gauge_alignment": [aligned("o@1", site, tokens, a, c) for site, a, c in (("a", 0.5, None), ("b", 1.0, 1.0)) for tokens in (10, 100)],
+    "gauge_alignment": [
+        *(aligned("o@1", "all sites", tokens, 0.25, None) for tokens in (10, 100)),
+        *(aligned("o@1", site, tokens, a, c) for site, a, c in (("a", 0.5, None), ("b", 1.0, 1.0)) for tokens in (10, 100)),
+        *(aligned("o@1", "all sites", tokens, 0.75, 1.0, "control: free signs") for tokens in (10, 100)),
+    ],
     "gauge_holonomy": [
-        {"cycle": "a - b - c", "site": site, "width": 8, "tokens": 100, "moved": moved, "certain": 0.5, "certain_moved": certain}
-        for site, moved, certain in (("x", 0.25, 0.0), ("y", 0.75, None))
+        {"cycle": "a - b - c", "site": site, "sites": sites, "width": 8, "tokens": 100, "moved": moved, "certain": 0.5, "certain_moved": c}
+        for site, sites, moved, c in (("all sites", 2, 0.125, None), ("x", 1, 0.25, 0.0), ("y", 1, 0.75, None))
     ],
     "gauge_transport": [carried("LoRA adapter", 1, 1e-15, 0.3), carried("LoRA adapter", 2, 4e-15, 0.1)],
 }
@@ -149,23 +165,35 @@ def test_every_table_is_written_and_drawn(table, tmp_path):
 
 
 def test_recovery_is_summarised_over_sites_and_seeds():
-    rows = {row["cost"]: row for row in gauge.table15(ROWS["gauge_recovery"]) if row["part"] == "residual"}
-    assert set(rows) == {"|C|", "C", "|C|, greedy"}
-    assert (rows["C"]["permutation_accuracy"], rows["C"]["permutation_accuracy_min"], rows["C"]["sites"]) == (0.375, 0.25, 2)
-    assert (rows["|C|"]["permutation_accuracy"], rows["|C|"]["sites"], rows["|C|"]["seeds"], rows["|C|"]["certified"]) == (1, 2, 2, 1)
-    budgets = {row["tokens"]: row for row in gauge.table11(ROWS["gauge_recovery"])}
+    rows = {(row["match"], row["pooled"]): row for row in gauge.table15(ROWS["gauge_recovery"]) if row["part"] == "residual"}
+    assert set(rows) == {("in the group", True), ("in the group", False), ("control: no signs", True), ("control: greedy", True)}
+    control, alone, together = rows["control: no signs", True], rows["in the group", False], rows["in the group", True]
+    assert (control["permutation_accuracy"], control["permutation_accuracy_min"], control["sites"], control["cost"]) == (
+        0.375,
+        0.25,
+        3,
+        "C",
+    )
+    assert (alone["permutation_accuracy"], alone["sites"], alone["seeds"], alone["certified"], alone["map_error"]) == (1, 2, 2, 1, None)
+    assert (together["sites"], together["seeds"]) == (3, 2)
+    budgets = {row["tokens"]: row for row in gauge.table11(ROWS["gauge_recovery"]) if not row["pooled"]}
     assert (budgets[22]["permutation_accuracy"], budgets[22]["sign_accuracy_min"], budgets[22]["certified"]) == (0.9, 0.75, 0.8)
     assert budgets[500]["permutation_accuracy_min"] == 1
     (heads,) = [row for row in gauge.table15(ROWS["gauge_recovery"]) if row["part"] == "heads"]
-    assert (heads["sign_accuracy"], heads["map_error"]) == (None, 1e-5)
+    assert (heads["sign_accuracy"], heads["map_error"], heads["query_error"], heads["condition"]) == (None, 1e-5, 2e-5, 7.0)
 
 
 def test_the_other_summaries():
-    few, all_ = gauge.table13(ROWS["gauge_alignment"])
-    assert (few["tokens"], few["sites"], few["agreement"], few["certain_agreement"]) == (10, 2, 0.75, 1.0)
-    assert all_["negative"] == 0.25
-    (cycle,) = gauge.cycles(ROWS["gauge_holonomy"])
-    assert (cycle["sites"], cycle["moved"], cycle["certain_moved"]) == (2, 0.5, 0.0)
+    lines = {(row["match"], row["pooled"], row["tokens"]): row for row in gauge.table13(ROWS["gauge_alignment"])}
+    assert len(lines) == 3 * 2
+    few, together, control = lines["in the group", False, 10], lines["in the group", True, 10], lines["control: free signs", True, 10]
+    assert (few["sites"], few["agreement"], few["split_half"], few["certain_agreement"], few["sign_certain"]) == (2, 0.75, 0.375, 1.0, 0.5)
+    assert (few["site_agreement"], few["negative"], few["effective_tokens"]) == (None, 0.25, 9.0)
+    assert (together["sites"], together["agreement"], together["site_agreement"]) == (2, 0.25, 0.25)
+    assert control["agreement"] == 0.75
+    together, alone = gauge.cycles(ROWS["gauge_holonomy"])
+    assert (together["pooled"], together["sites"], together["moved"], together["certain_moved"]) == (True, 2, 0.125, None)
+    assert (alone["pooled"], alone["sites"], alone["moved"], alone["certain_moved"]) == (False, 2, 0.5, 0.0)
     names = gauge.table8(ROWS["gauge_audit"])
     assert [row["claim"] for row in names] == ["attribution", "active coordinates"]
     assert (names[0]["raw_overlap"], names[0]["raw_overlap_max"], names[0]["mapped_overlap_min"]) == (0.375, 0.5, 1)

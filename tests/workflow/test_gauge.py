@@ -21,7 +21,7 @@ gauge:
   aligned: [[llama-tiny, llama-tiny@seed43, llama-tiny@seed44]]
   length: 24
   seeds: {equivalence: [42], recovery: [42], audit: [42], transport: [42]}
-  budgets: {recovery: [200], alignment: [50, 200]}
+  budgets: {recovery: [200], alignment: [50, 100]}
   top: 4
 models:
   llama-tiny:
@@ -82,7 +82,7 @@ def test_a_tiny_model_end_to_end(studied: Project) -> None:
     assert {row["verdict"] for row in equivalence} == {"passed"}
     assert {row["parameters"] for row in equivalence} == {"constants drawn"}
     recovery = tables.read(folder / "recovery.parquet", "gauge_recovery")
-    assert {row["permutation_accuracy"] for row in recovery if row["method"] == "row argmax on |C|"} == {1.0}
+    assert {row["permutation_accuracy"] for row in recovery if row["match"] == "in the group"} == {1.0}
     assert all(row["mapped_overlap"] == 1 for row in tables.read(folder / "audit.parquet", "gauge_audit"))
     carried = tables.read(folder / "transport.parquet", "gauge_transport")
     assert {row[key] for row in carried for key in ("transported", "permutation_control", "raw_control")} == {"passed"}

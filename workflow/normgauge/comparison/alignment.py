@@ -36,7 +36,7 @@ from normgauge.comparison.qk import score_kernel
 from normgauge.gauge.admissible import Group, QueryMaps, admissible, gauge_spaces
 from normgauge.gauge.correlation import FEWEST, CrossCorrelation
 from normgauge.gauge.groups import AttentionGauge, Element, Monomial
-from normgauge.gauge.hidden_units import assign_heads, cost_of
+from normgauge.gauge.head_matching import assign_heads
 from normgauge.gauge.matching import Matching, match, match_matrix
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.transform import tensor_moves
@@ -150,11 +150,8 @@ def _align_residual(pair: Pair, space: str) -> tuple[Pair, list[dict[str, Any]]]
     if correlation.n < FEWEST:
         return pair, [_row("residual", space, "none", 0.0, 0.0, float("nan"), float("nan"))]
     group = admissible(pair.anatomy, space).group
-    found = match(correlation, cost_of(group))
-    factors = found.gauge.factors
-    if group == Group.COMMON_SIGN:
-        factors = np.full(len(factors), 1.0 if factors.sum() >= 0 else -1.0)
-    element = Monomial(found.gauge.target, factors if group != Group.PERMUTATION else np.ones(len(factors)))
+    found = match(correlation, group)
+    element = found.gauge
     certain = 1 - float(found.uncertain.mean())
     moved = float(((element.target != np.arange(element.size)) | (element.factors != 1)).mean())
     unaligned = _table_change(pair, tables)
@@ -389,7 +386,7 @@ def _match_units(first: FeedForwardFactors, second: FeedForwardFactors, group: G
     score = (reads[0] + reads[1] * down) / 2 if signed else np.mean([*reads, down], axis=0)
     samples = first.down.shape[1] * (len(reads) + 1)
     silent = [np.equal(np.linalg.norm(factors.down, axis=1), 0) for factors in (first, second)]
-    return match_matrix(score, samples, silent[0], silent[1], cost_of(Group.PERMUTATION))
+    return match_matrix(score, samples, silent[0], silent[1], Group.PERMUTATION)
 
 
 def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Natural alignment: two trained models of one shape, matched with no gauge recorded, and how far the match depends on the probes.
 
-There is no truth to compare with, so a match from few samples is judged by its agreement with the match from all of them, and the matches
-among three models by what their cycle brings back.
+There is no truth to compare with. A match is judged by what another one says that shares no sequence
+with it, and the matches among three models by what their cycle brings back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import torch
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
@@ -19,12 +18,17 @@ from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
-from normgauge.gauge.correlation import correlate, site_activations
+from normgauge.gauge.activations import Activations, halves, observe_sites
+from normgauge.gauge.admissible import Group, admissible
 from normgauge.gauge.holonomy import holonomy, moved_share
-from normgauge.gauge.matching import Matching, match
+from normgauge.gauge.matching import Matching
+from normgauge.gauge.site_matching import PairedSite, match_sites, paired
+from normgauge.schemas.gauge import ALL_SITES, FREE_SIGNS, IN_GROUP, NO_SIGNS
 
-Activations = Mapping[str, Mapping[str, torch.Tensor]]
-"""By model and residual site, (samples, width) on the same samples."""
+Streams = Mapping[str, Mapping[str, Activations]]
+"""By model and residual site, activations on the same samples."""
+NESTED = (Group.PERMUTATION, Group.COMMON_SIGN, Group.SIGNED_PERMUTATION)
+"""Groups of streams, each inside the next."""
 
 
 def stream_shapes(anatomy: Anatomy) -> list[tuple[str, int, int]]:
@@ -32,7 +36,7 @@ def stream_shapes(anatomy: Anatomy) -> list[tuple[str, int, int]]:
     return [(stack.name, stack.width, len(stack.blocks)) for stack in anatomy.stacks]
 
 
-def stream_activations(checkpoints: Mapping[str, Checkpoint], batches: Sequence[Batch], samples: int) -> Activations:
+def stream_activations(checkpoints: Mapping[str, Checkpoint], batches: Sequence[Batch]) -> Streams:
     """Activations of several models, by name, at every residual site of the primary stack.
 
     Raises InputError, before any forward pass, for a model of another shape than the first.
@@ -47,33 +51,83 @@ def stream_activations(checkpoints: Mapping[str, Checkpoint], batches: Sequence[
     for name, checkpoint in checkpoints.items():
         stack = anatomies[name].primary_stack.name
         sites = [site for site in anatomies[name].sites_in(("residual",)) if site.stack == stack]
-        activations[name] = site_activations(build_model(checkpoint, "float32"), sites, batches, samples)
+        activations[name] = observe_sites(build_model(checkpoint, "float32"), sites, batches)
     return activations
 
 
-def alignment_rows(activations: Activations, budgets: Sequence[int]) -> list[dict[str, Any]]:
-    """Rows of schema `gauge_alignment`: the first model with each other one, at every site and budget of samples.
+def common_group(checkpoints: Mapping[str, Checkpoint]) -> Group:
+    """The group that the primary streams of all the models admit: the smallest, since they are nested."""
+    anatomies = [describe(checkpoint.config) for checkpoint in checkpoints.values()]
+    groups = {admissible(anatomy, anatomy.primary_stack.space).group for anatomy in anatomies}
+    return min(groups, key=NESTED.index)
 
-    The largest budget is the reference of the smaller ones, whose samples it contains.
+
+def controls_of(group: Group) -> dict[str, Group]:
+    """The wrong groups that a space of this group is matched in as a control, by label."""
+    labels = {FREE_SIGNS: Group.SIGNED_PERMUTATION, NO_SIGNS: Group.PERMUTATION}
+    return {label: wrong for label, wrong in labels.items() if wrong != group}
+
+
+def alignment_rows(streams: Streams, budgets: Sequence[int], group: Group) -> list[dict[str, Any]]:
+    """Rows of schema `gauge_alignment`: the first model with each other one, by all sites together and by each, at every budget of samples.
+
+    The sequences are split into halves. A match from the first samples of one half is compared with the
+    match from the other half's first samples, as many and as the largest budget has. Raises InputError
+    where a half has fewer than the largest budget.
     """
-    (_, first), *others = activations.items()
+    (_, first), *others = streams.items()
+    sets = halves(next(iter(first.values())).lengths)
     rows = []
     for name, second in others:
-        for site in first:
-            matches = {budget: match(correlate(first[site][:budget], second[site][:budget])) for budget in sorted(budgets)}
-            for found in matches.values():
-                rows.append({"other": name, "site": site, **agreement(found, matches[max(budgets)])})
+        found = [_matches(first, second, chosen, budgets, group) for chosen in sets]
+        for (budget, site, match), matching in found[0].items():
+            reference = found[1][max(budgets), site, match]
+            alone = [found[0][budget, each, match] for each in first if (budget, each, match) in found[0]] if site == ALL_SITES else []
+            rows.append(
+                {
+                    "other": name,
+                    "site": site,
+                    "sites": len(first) if site == ALL_SITES else 1,
+                    "match": match,
+                    **agreement(matching, reference),
+                    "split_half": _share(_same(matching, found[1][budget, site, match])),
+                    "site_agreement": float(np.mean([_share(_same(each, matching)) for each in alone])) if alone else None,
+                }
+            )
     return rows
 
 
-def holonomy_rows(activations: Activations) -> list[dict[str, Any]]:
-    """Rows of schema `gauge_holonomy`: per cycle of three models and site, the share of coordinates that three matches, each found on its
-    own, do not bring back to themselves with their sign. Were the matches identities of coordinates, it would be zero."""
+def _matches(
+    first: Mapping[str, Activations], second: Mapping[str, Activations], chosen: Sequence[int], budgets: Sequence[int], group: Group
+) -> dict[tuple[int, str, str], Matching]:
+    """Matches from some sequences, by budget, site and label; the controls by all sites together alone."""
+    halved = {site: (first[site].of_sequences(chosen), second[site].of_sequences(chosen)) for site in first}
+    for site, (source, _) in halved.items():
+        if len(source.rows) < max(budgets):
+            raise InputError(f"site {site}: {len(source.rows)} samples in half of the probes, {max(budgets)} asked for; give more probes")
+    found = {}
+    for budget in sorted(budgets):
+        sites = {site: PairedSite(source.first(budget), target.first(budget)) for site, (source, target) in halved.items()}
+        found[budget, ALL_SITES, IN_GROUP] = match_sites(list(sites.values()), group)
+        for site, each in sites.items():
+            found[budget, site, IN_GROUP] = match_sites([each], group)
+        for label, wrong in controls_of(group).items():
+            found[budget, ALL_SITES, label] = match_sites(list(sites.values()), wrong)
+    return found
+
+
+def holonomy_rows(streams: Streams, group: Group) -> list[dict[str, Any]]:
+    """Rows of schema `gauge_holonomy`: per cycle of three models, by all sites together and by each, the share of coordinates that three
+    matches, each found on its own, do not bring back to themselves with their sign. Were the matches identities of coordinates, it would
+    be zero."""
     rows = []
-    for cycle in combinations(activations, 3):
-        for site in activations[cycle[0]]:
-            steps = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-            found = {step: match(correlate(*(activations[name][site] for name in step))) for step in steps}
+    for cycle in combinations(streams, 3):
+        steps = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+        sites = {step: paired(*(streams[name] for name in step)) for step in steps}
+        names = list(streams[cycle[0]])
+        for site in (ALL_SITES, *names):
+            used = names if site == ALL_SITES else [site]
+            found = {step: match_sites([sites[step][each] for each in used], group) for step in steps}
             product = holonomy({step: each.gauge for step, each in found.items()}, cycle)
             certain, here = np.ones(product.size, dtype=bool), np.arange(product.size)
             for step in steps:  # a coordinate counts when every match that it goes through is certain
@@ -84,6 +138,7 @@ def holonomy_rows(activations: Activations) -> list[dict[str, Any]]:
                 {
                     "cycle": " - ".join(cycle),
                     "site": site,
+                    "sites": len(used),
                     "width": product.size,
                     "tokens": found[steps[0]].samples,
                     "moved": moved_share(product),
@@ -95,20 +150,30 @@ def holonomy_rows(activations: Activations) -> list[dict[str, Any]]:
 
 
 def agreement(found: Matching, reference: Matching) -> dict[str, Any]:
-    """How much of a reference match another one repeats; of its coordinates counted certain alone as well."""
-    same = found.gauge.target == reference.gauge.target
+    """How much of a match another one, from other sequences, repeats; of the coordinates that both are certain of as well."""
+    same = _same(found, reference)
     signed = same & (found.gauge.factors == reference.gauge.factors)
-    certain = ~found.uncertain
+    both = ~found.uncertain & ~reference.uncertain
     return {
         "width": found.gauge.size,
         "tokens": found.samples,
         "reference_tokens": reference.samples,
-        "agreement": float(same.mean()),
-        "signed_agreement": float(signed.mean()),
-        "certain": float(certain.mean()),
-        "certain_agreement": float(same[certain].mean()) if certain.any() else None,
-        "negative": float((found.gauge.factors < 0).mean()),
-        "unmoved": float((found.gauge.target == np.arange(found.gauge.size)).mean()),
+        "agreement": _share(same),
+        "signed_agreement": _share(signed),
+        "certain": _share(~found.uncertain),
+        "sign_certain": found.sign_certain,
+        "certain_agreement": _share(signed[both]) if both.any() else None,
+        "effective_tokens": float(np.median(found.effective)),
+        "negative": _share(found.gauge.factors < 0),
+        "unmoved": _share(found.gauge.target == np.arange(found.gauge.size)),
         "method": found.method,
         "certified": found.certified,
     }
+
+
+def _same(first: Matching, second: Matching) -> np.ndarray:
+    return first.gauge.target == second.gauge.target
+
+
+def _share(mask: np.ndarray) -> float:
+    return float(mask.mean())

@@ -9,12 +9,9 @@ from functools import partial
 from itertools import islice, product
 from pathlib import Path
 
-import numpy as np
-
 from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch, batches
 from normgauge.calibration.interfaces import maximum_length, vocabulary_size
-from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.configuration import open_config
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.errors import InputError
@@ -23,10 +20,10 @@ from normgauge.gauge.alignment import stream_shapes
 from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.check import Verdict, check
 from normgauge.gauge.check_report import said, said_of_stored
-from normgauge.gauge.correlation import correlate_sites
 from normgauge.gauge.files import require_absent, transform_folder
-from normgauge.gauge.matching import Matching, contradictions, match
+from normgauge.gauge.matching_report import record, report
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
+from normgauge.gauge.model_matching import match_models
 from normgauge.gauge.origin import Identity, Origin, brought_back_ulp, identity_of, read_origin
 from normgauge.gauge.probes import require_same_tokens
 from normgauge.gauge.rounding import SINGLE_ROUNDING
@@ -52,7 +49,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     applied = command("apply", _apply, "write a gauged copy of a checkpoint folder", "checkpoint", "gauge", "destination")
     applied.add_argument("--inverse", action="store_true", help="apply the inverse; what comes back is said, in ulp where it was rounded")
     probed = [
-        command("recover", _recover, "find the gauge that leads from one checkpoint to another", "source", "target", "gauge"),
+        command("recover", _recover, "find the gauge of all spaces that leads from one checkpoint to another", "source", "target", "gauge"),
         command("check", _check, "say whether two checkpoints are the same function", "source", "target"),
     ]
     probed[1].add_argument("--gauge", help="the gauge from source to target: every stored value is compared with its own")
@@ -167,31 +164,13 @@ def _open_pair(options: argparse.Namespace) -> tuple[Checkpoint, Checkpoint, lis
 
 def _recover(options: argparse.Namespace) -> int:
     source, target, probes = _open_pair(options)
-    anatomy = describe(source.config)
-    recovered: dict[str, Matching] = {}
-    uncertain: dict[str, list[int]] = {}
-    first, second = (build_model(each, "float32") for each in (source, target))
-    for space in dict.fromkeys(stack.space for stack in anatomy.stacks):
-        sites = [site for site in anatomy.sites_in(("residual",)) if anatomy.stack(site.stack).space == space]
-        matches = {name: match(each) for name, each in correlate_sites(first, second, sites, probes).items()}
-        clearest = min(matches, key=lambda name: (matches[name].uncertain.sum(), -matches[name].margins.min()))
-        recovered[space] = found = matches[clearest]
-        contradicted = np.any([contradictions(found, other) for other in matches.values()], axis=0)
-        uncertain[space] = np.flatnonzero(found.uncertain | contradicted).tolist()
-        proof = "certified" if found.certified and not contradicted.any() else "not certified"
-        print(
-            f"{space}: {found.method}, {proof}, smallest margin {found.margins.min():.3g}, {len(uncertain[space])} of {found.gauge.size} "
-            f"coordinates uncertain, {int(contradicted.sum())} of them for another site ({found.samples} tokens at {clearest})"
-        )
-    margins = {space: float(found.margins.min()) for space, found in recovered.items()}
+    matching = match_models(source, target, probes)
     origin = Origin(identity_of(options.source), identity_of(options.target).sha256)
-    record = {**origin.metadata(), "source": "recovered", "uncertain": json.dumps(uncertain), "margins": json.dumps(margins)}
-    write_gauge(options.gauge, Gauge({space: found.gauge for space, found in recovered.items()}), record)
-    for space, coordinates in uncertain.items():
-        if coordinates:
-            listed = ", ".join(map(str, coordinates[:20])) + (", ..." if len(coordinates) > 20 else "")
-            print(f"{space}: uncertain are {listed}; the gauge holds their likeliest match, which more probes may change")
-    return 1 if any(uncertain.values()) else 0
+    found = {name: json.dumps(value) for name, value in record(matching).items()}
+    write_gauge(options.gauge, matching.gauge, {**origin.metadata(), "source": "recovered", **found})
+    for line in report(matching):
+        print(line)
+    return 0 if matching.certain else 1
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -75,11 +75,6 @@ class CrossCorrelation:
         found = variance <= CONSTANT**2 * (variance + mean**2)
         return found[0], found[1]
 
-    def deviations(self) -> tuple[np.ndarray, np.ndarray]:
-        """float64 (d,) each: standard deviations of the source and target coordinates."""
-        variance = np.maximum(self._squares / self.n - (self._sums / self.n) ** 2, 0)
-        return np.sqrt(variance[0]), np.sqrt(variance[1])
-
     def matrix(self) -> np.ndarray:
         """float (d, d): the centred, normalised correlation of source coordinate i with target coordinate j; 0 where one is constant."""
         constant = self.constant()
@@ -114,39 +109,6 @@ def run_site_activations(model: torch.nn.Module, sites: Sequence[Site], batches:
                 body(**{key: placed(value, parameter) for key, value in batch.inputs.items()})
             state.check_all_fired()
             yield {name: latest.rows for name, latest in kept.items()}
-
-
-def correlate_sites(
-    source: torch.nn.Module, target: torch.nn.Module, sites: Sequence[Site], batches: Sequence[Batch]
-) -> Mapping[str, CrossCorrelation]:
-    """Correlations of two models of one class at every site, over the same batches. One batch's activations are held at a time."""
-    found = {site.id: CrossCorrelation(site.width) for site in sites}
-    for first, second in zip(run_site_activations(source, sites, batches), run_site_activations(target, sites, batches), strict=True):
-        for name, correlation in found.items():
-            try:
-                correlation.update(first[name], second[name])
-            except InputError as error:
-                raise InputError(f"site {name}: {error}") from error
-    return found
-
-
-def site_activations(model: torch.nn.Module, sites: Sequence[Site], batches: Iterable[Batch], samples: int) -> dict[str, torch.Tensor]:
-    """The first `samples` activations of every site, (samples, width), by site id, all held.
-
-    Batches are run until every site has as many; raises InputError naming the site that has not.
-    """
-    kept: dict[str, list[torch.Tensor]] = {site.id: [] for site in sites}
-    counts = dict.fromkeys(kept, 0)
-    for found in run_site_activations(model, sites, batches):
-        for name, rows in found.items():
-            kept[name].append(rows[: samples - counts[name]])
-            counts[name] += len(kept[name][-1])
-        if min(counts.values()) == samples:
-            break
-    for name, count in counts.items():
-        if count < samples:
-            raise InputError(f"site {name}: {count} samples in the probes, {samples} asked for; give more probes")
-    return {name: torch.cat(parts) for name, parts in kept.items()}
 
 
 def correlate(source: torch.Tensor, target: torch.Tensor) -> CrossCorrelation:

@@ -1,21 +1,24 @@
-"""From a correlation matrix to a signed permutation: match by absolute value, read the sign off the matched entry.
+"""From correlations to a matching of two spaces, inside the group that the space admits.
 
-Matching on C itself (the signed cost) is kept as a control: a coordinate whose true sign is negative has its true partner as the most
-negative entry of its row, which a maximum of C avoids.
+Where signs are free the cost is |C| and the sign is that of the matched entry; where there are none it
+is C; where one sign is common to all coordinates, the better of the assignments on C and on -C. On the
+wrong cost a match is of no gauge: free signs under LayerNorm change the function, and a coordinate
+whose true sign is negative is the most negative entry of its row, which a maximum of C avoids.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
 
 import lap
 import numpy as np
 
 from normgauge.errors import InputError
+from normgauge.gauge.admissible import Group
 from normgauge.gauge.correlation import CrossCorrelation
 from normgauge.gauge.groups import Monomial
 
@@ -27,6 +30,8 @@ LARGEST = 1 - 1e-6  # a correlation beyond this is one up to float32 rounding
 
 Solver = Callable[[np.ndarray], tuple[np.ndarray, str, bool]]
 """From a (d, d) score: the target of each row, the method's name, and whether the assignment is proven optimal."""
+Entries = tuple[np.ndarray, np.ndarray]
+"""Rows and columns of entries of a (d, d) array, int64 (k,) each."""
 
 
 class Cost(StrEnum):
@@ -34,30 +39,49 @@ class Cost(StrEnum):
 
     ABSOLUTE = "|C|"
     SIGNED = "C"
+    COMMON = "±C"
+
+
+def cost_of(group: Group) -> Cost:
+    """The cost whose maximum lies in the group."""
+    if group == Group.COMMON_SIGN:
+        return Cost.COMMON
+    return Cost.SIGNED if group in (Group.PERMUTATION, Group.POSITIVE_MONOMIAL) else Cost.ABSOLUTE
 
 
 @dataclass(frozen=True, eq=False)
 class Matching:
     """Source coordinate i matched to target coordinate `gauge.target[i]` with sign `gauge.factors[i]`.
 
-    `margins`: float64 (d,), the matched entry minus the best rival in its row or column, on the cost's scale; negative where the whole
-    assignment gives up a row's best. `uncertain`: bool (d,), constant, tied, or not ahead of the best rival by three standard errors.
-    `certified`: the row-wise maxima form a bijection, so no assignment scores higher. `method`: how it was found, and on which cost.
+    `margins`: float64 (d,), the matched value minus the best rival in its row or column, on the cost's
+    scale; negative where the whole assignment gives up a row's best. `uncertain`: bool (d,), not ahead
+    of these rivals by what the samples can tell, or constant, or of a common sign that is not certain.
+    `constant`: bool (d,), without variance in source or target. `certified`: the row-wise maxima form
+    a bijection, so no assignment scores higher. `method`: how it was found, and on which cost.
+    `effective`: float64 (d,), the independent samples that would tell as much about the matched
+    correlation. `sign_certain`: whether a common sign is; true where there is none.
     """
 
     gauge: Monomial
     margins: np.ndarray
     uncertain: np.ndarray
+    constant: np.ndarray
     certified: bool
     method: str
     samples: int
+    effective: np.ndarray
+    sign_certain: bool
     seconds: float
 
 
-def match(correlation: CrossCorrelation, cost: Cost = Cost.ABSOLUTE, solver: Solver | None = None) -> Matching:
-    """Match the coordinates of two spaces of one width, with `assign` or another solver. Raises InputError with fewer than four samples."""
+def match(correlation: CrossCorrelation, group: Group = Group.SIGNED_PERMUTATION, solver: Solver | None = None) -> Matching:
+    """Match by the correlations of independent samples, such as the rows of a table.
+
+    Activations are not independent: `site_matching.match_sites` is for them. Raises InputError with
+    fewer than four samples.
+    """
     constant = correlation.constant()
-    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], cost, solver)
+    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], group, solver)
 
 
 def match_matrix(
@@ -65,30 +89,126 @@ def match_matrix(
     samples: int,
     source_constant: np.ndarray,
     target_constant: np.ndarray,
-    cost: Cost = Cost.ABSOLUTE,
+    group: Group = Group.SIGNED_PERMUTATION,
     solver: Solver | None = None,
 ) -> Matching:
-    """The same from the (d, d) correlations of `samples` samples and the coordinates known to be constant."""
+    """The same from the (d, d) correlations of independent samples and the coordinates known to be constant.
+
+    atanh of a correlation has standard error 1 / sqrt(n - 3) (Fisher 1915); that of a difference is
+    taken as sqrt(2) times it, and of a mean over coordinates as no smaller.
+    """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
         raise InputError(f"correlations of shape {list(matrix.shape)}: expected a square matrix of finite numbers; mend the activations")
     started = time.perf_counter()
-    score = np.abs(matrix) if cost == Cost.ABSOLUTE else matrix
-    target, method, certified = (solver or assign)(score)
+    found = assign_in(group, matrix, solver)
     seconds = time.perf_counter() - started
-    rows = np.arange(len(matrix))
-    best = score[rows, target]
-    rival = _rivals(score, target)
-    ahead = np.arctanh(np.clip(best, -LARGEST, LARGEST)) - np.arctanh(np.clip(rival, -LARGEST, LARGEST))
-    constant = source_constant | target_constant[target]
+    error = np.sqrt(2 / max(samples - 3, 1))
+    best = _atanh(found.score[found.matched])
+    rival = np.maximum(*(_atanh(found.score[entries]) for entries in found.rivals))
+    constant = source_constant | target_constant[found.target]
+    sign_certain = True
+    if found.opposite is not None:
+        gap = (best + _atanh(found.score[found.matched[0], found.opposite])).mean()
+        sign_certain = bool(gap > DEVIATIONS * error)
     return Matching(
-        gauge=Monomial(target, np.where(matrix[rows, target] < 0, -1.0, 1.0)),
-        margins=(best - rival).astype(np.float64),
-        uncertain=constant | (ahead <= DEVIATIONS * np.sqrt(2 / max(samples - 3, 1))),
-        certified=certified and not constant.any(),
-        method=f"{method} on {cost}",
+        gauge=found.gauge,
+        margins=found.margins,
+        uncertain=constant | ((best - rival <= DEVIATIONS * error) & (len(matrix) > 1)) | (not sign_certain),
+        constant=constant,
+        certified=found.certified and not constant.any(),
+        method=f"{found.method} on {cost_of(group)}",
         samples=samples,
+        effective=np.where(constant, 0.0, float(samples)),
+        sign_certain=sign_certain,
         seconds=seconds,
     )
+
+
+def _atanh(correlation: np.ndarray) -> np.ndarray:
+    return np.arctanh(np.clip(correlation, -LARGEST, LARGEST))
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """The best assignment inside a group.
+
+    `values`: (d, d), what entries are worth up to their signs. `sign`: the common one, or None where
+    each entry has its own. `score`: (d, d), the values with the signs that the group allows, whose sum
+    over the assignment is largest. `opposite`: what each row has best under the other common sign, if
+    there is one: of an assignment, or of the rows alone where even those do not reach this one's sum.
+    """
+
+    target: np.ndarray
+    values: np.ndarray
+    score: np.ndarray
+    sign: float | None
+    method: str
+    certified: bool
+    opposite: np.ndarray | None = None
+
+    def signs(self, entries: Entries) -> np.ndarray:
+        """float64 (k,): what the values of entries are multiplied by in the score."""
+        if self.sign is not None:
+            return np.full(len(entries[0]), self.sign)
+        return np.where(self.values[entries] < 0, -1.0, 1.0)
+
+    @property
+    def matched(self) -> Entries:
+        return np.arange(len(self.target)), self.target
+
+    @property
+    def gauge(self) -> Monomial:
+        return Monomial(self.target, self.signs(self.matched))
+
+    @cached_property
+    def rivals(self) -> tuple[Entries, Entries]:
+        """Of each coordinate the best other entry in its row, and the best other entry in its column."""
+        rows = np.arange(len(self.target))
+        others = self.score.copy()
+        others[self.matched] = -np.inf
+        return (rows, others.argmax(1)), (others.argmax(0)[self.target], self.target)
+
+    @property
+    def margins(self) -> np.ndarray:
+        """float64 (d,): the matched score minus the best rival's; infinite in a space of one coordinate."""
+        if len(self.target) == 1:
+            return np.full(1, np.inf)
+        best = self.score[self.matched]
+        return (best - np.maximum(*(self.score[entries] for entries in self.rivals))).astype(np.float64)
+
+
+def assign_in(group: Group, values: np.ndarray, solver: Solver | None = None) -> Assigned:
+    """The assignment inside a group that maximises the sum of (d, d) values up to the signs that it allows."""
+    solve = solver or assign
+    cost = cost_of(group)
+    if cost == Cost.COMMON:
+        return _assign_with_common_sign(values, solve)
+    score = np.abs(values) if cost == Cost.ABSOLUTE else values
+    target, method, certified = solve(score)
+    return Assigned(target, values, score, 1.0 if cost == Cost.SIGNED else None, method, certified)
+
+
+def _assign_with_common_sign(values: np.ndarray, solve: Solver) -> Assigned:
+    """The better of the assignments with either sign; the other is not solved where its row maxima show that it is worse."""
+    bounds = {sign: float((sign * values).max(1).sum(dtype=np.float64)) for sign in (1.0, -1.0)}
+    likely = max(bounds, key=lambda sign: bounds[sign])
+    first = _assign_with_sign(values, likely, solve)
+    if _total(first) >= bounds[-likely]:
+        return replace(first, opposite=(-likely * values).argmax(1))
+    second = _assign_with_sign(values, -likely, solve)
+    best, other = (first, second) if _total(first) >= _total(second) else (second, first)
+    proven = best.certified and _total(best) >= bounds[-best.sign]  # type: ignore[operator]
+    return replace(best, opposite=other.target, certified=proven)
+
+
+def _assign_with_sign(values: np.ndarray, sign: float, solve: Solver) -> Assigned:
+    score = sign * values
+    target, method, certified = solve(score)
+    return Assigned(target, values, score, sign, method, certified)
+
+
+def _total(found: Assigned) -> float:
+    return float(found.score[found.matched].sum(dtype=np.float64))
 
 
 def assign(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
@@ -129,41 +249,3 @@ def greedy(score: np.ndarray, candidates: int) -> np.ndarray:
         target[row] = free[score[row, free].argmax()]
         taken[target[row]] = True
     return target
-
-
-def _rivals(score: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """(d,) the best other entry in the row or column of each matched one; -inf in a space of one coordinate."""
-    others = score.copy()
-    others[np.arange(len(score)), target] = -np.inf
-    return np.maximum(others.max(1), others.max(0)[target])
-
-
-def contradictions(first: Matching, second: Matching) -> np.ndarray:
-    """bool (d,): coordinates of which both matches are certain, each of another target or sign. One gauge of a space has none."""
-    differ = (first.gauge.target != second.gauge.target) | (first.gauge.factors != second.gauge.factors)
-    return ~first.uncertain & ~second.uncertain & differ
-
-
-def recovery_row(site: str, seed: int, found: Matching, truth: Monomial, part: str = "residual") -> dict[str, Any]:
-    """One row of schema `gauge_recovery`: a matching against the gauge that was applied to this part of the model."""
-    if truth.size != found.gauge.size:
-        raise InputError(f"site {site}: matched {found.gauge.size} coordinates, the recorded gauge has {truth.size}; use its own model")
-    right = found.gauge.target == truth.target
-    same_sign = np.sign(found.gauge.factors) == np.sign(truth.factors)
-    certain = ~found.uncertain
-    return {
-        "site": site,
-        "part": part,
-        "width": truth.size,
-        "seed": seed,
-        "tokens": found.samples,
-        "method": found.method,
-        "permutation_accuracy": float(right.mean()),
-        "sign_accuracy": float(same_sign.mean()),
-        "uncertain": float(found.uncertain.mean()),
-        "certain_accuracy": float((right & same_sign)[certain].mean()) if certain.any() else None,
-        "map_error": float(np.abs(found.gauge.factors / truth.factors - 1)[right & certain].max(initial=0)),
-        "min_margin": float(found.margins.min()),
-        "certified": found.certified,
-        "seconds": found.seconds,
-    }

@@ -11,7 +11,7 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.batches import Batch, batches
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
-from normgauge.gauge.alignment import alignment_rows, holonomy_rows, stream_activations
+from normgauge.gauge.alignment import alignment_rows, common_group, holonomy_rows, stream_activations
 from normgauge.gauge.audit import audit_rows
 from normgauge.gauge.boundary import equivalence_rows
 from normgauge.gauge.carried import transport_rows
@@ -83,6 +83,7 @@ def measure_alignment(
         require_same_tokens(measured.folder, folder)
     checkpoints = {f"{measured.manifest['model']}@{measured.manifest['revision']}": measured.checkpoint}
     checkpoints |= {name: open_checkpoint(folder, overrides) for name, (folder, overrides) in others.items()}
-    activations = stream_activations(checkpoints, measured.batches(), max(budgets))
-    measured.write(alignment, "gauge_alignment", alignment_rows(activations, budgets))
-    measured.write(holonomy, "gauge_holonomy", holonomy_rows(activations))
+    group = common_group(checkpoints)
+    streams = stream_activations(checkpoints, measured.batches())
+    measured.write(alignment, "gauge_alignment", alignment_rows(streams, budgets, group))
+    measured.write(holonomy, "gauge_holonomy", holonomy_rows(streams, group))

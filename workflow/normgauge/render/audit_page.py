@@ -15,10 +15,10 @@ from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from normgauge.errors import InputError
 from normgauge.render import style
-from normgauge.render.gauge import cost_of, deviation_handles, grouped, percent, plot_deviations, prepare_deviations, table8
+from normgauge.render.gauge import deviation_handles, grouped, is_pooled, percent, plot_deviations, prepare_deviations, table8
 from normgauge.render.labels import Row, Rows
 from normgauge.render.style import GREY, Ruler, number, plain
-from normgauge.schemas.gauge import tables
+from normgauge.schemas.gauge import IN_GROUP, NO_SIGNS, tables
 from normgauge.schemas.verdicts import Verdict, summarised
 from normgauge.tables import read_metadata
 
@@ -80,11 +80,11 @@ def _findings(equivalence: Rows, recovery: Rows, claims: Rows, transport: Rows) 
     seen = _NOTICED[summarised(row["verdict"] for row in controls)]
     act = _ACT[summarised(row["transported"] for row in transport)]
     permuted = _PERMUTED[summarised(row["permutation_control"] for row in transport)]
-    matched = [row for row in recovery if row["part"] == "residual" and row["method"].endswith("on |C|") and cost_of(row) == "|C|"]
+    matched = [row for row in recovery if row["part"] == "residual" and row["match"] == IN_GROUP and not is_pooled(row)]
     first = min(row["tokens"] for row in matched)
     complete = [row for row in matched if row["tokens"] == first and row["permutation_accuracy"] == row["sign_accuracy"] == 1]
     fewest = [row for row in matched if row["tokens"] == first]
-    wrong = [row for row in recovery if row["certain_accuracy"] is not None and row["certain_accuracy"] < 1 and cost_of(row) == "|C|"]
+    wrong = [row for row in recovery if row["certain_accuracy"] is not None and row["certain_accuracy"] < 1 and row["match"] == IN_GROUP]
     return [
         f"The function {kept} by every change of coordinates in its group"
         + (f" (float64, within {number(max(exact), 1)} of the outputs)" if exact else "")
@@ -152,16 +152,19 @@ def _names(axes: Axes, claims: list[Row]) -> None:
 
 def _sites(axes: Axes, recovery: Rows) -> None:
     streams = [row for row in recovery if row["part"] == "residual"]
-    sites = list(dict.fromkeys(row["site"] for row in streams))
-    fewest, most = min(row["tokens"] for row in streams), max(row["tokens"] for row in streams)
-    lines = (("|C|", fewest, style.TRAINED, "o", "-"), ("C", most, style.DEVIATES, "^", (0, (4, 1.5))))
-    handles = []
-    for cost, tokens, color, marker, line in lines:
-        members = [row for row in streams if cost_of(row) == cost and row["tokens"] == tokens]
-        places = [place for place, site in enumerate(sites) if any(row["site"] == site for row in members)]
-        means = [mean(row["permutation_accuracy"] for row in members if row["site"] == sites[place]) for place in places]
-        label = f"{'absolute' if cost == '|C|' else 'signed'} correlation, {tokens} tokens"
-        handles += axes.plot(places, means, color=color, marker=marker, linestyle=line, markersize=3, label=label, clip_on=False)
+    tokens = min(row["tokens"] for row in streams)
+    alone = [row for row in streams if row["match"] == IN_GROUP and row["tokens"] == tokens and not is_pooled(row)]
+    sites = list(dict.fromkeys(row["site"] for row in alone))
+    means = [mean(row["permutation_accuracy"] for row in alone if row["site"] == site) for site in sites]
+    label = f"each site alone, {tokens} tokens"
+    handles = axes.plot(range(len(sites)), means, color=style.TRAINED, marker="o", markersize=3, label=label, clip_on=False)
+    lines = ((IN_GROUP, tokens, style.TRAINED), (NO_SIGNS, max(row["tokens"] for row in streams), style.DEVIATES))
+    for match, budget, color in lines:
+        members = [row for row in streams if row["match"] == match and row["tokens"] == budget and is_pooled(row)]
+        if members:
+            share = mean(row["permutation_accuracy"] for row in members)
+            label = f"all together, {match.removeprefix('control: ')}, {budget} tokens"
+            handles.append(axes.axhline(share, color=color, linestyle=(0, (4, 1.5)), label=label, clip_on=False))
     axes.axhline(1, color=GREY, linewidth=0.6, zorder=0)
     axes.set(xlim=(-0.3, len(sites) - 0.7), ylim=(0, 1.02), xlabel="residual site, from the embedding on", ylabel="share recovered")
     _heading(axes, "The gauge found again", handles)

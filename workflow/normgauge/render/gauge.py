@@ -15,7 +15,7 @@ from normgauge.render import style
 from normgauge.render.labels import Names, Row, Rows
 from normgauge.render.style import GREY, Ruler, number, plain
 from normgauge.render.typeset import BodyRow, Column, Section, cell, draw_table
-from normgauge.schemas.gauge import tables
+from normgauge.schemas.gauge import ALL_SITES, GREEDY, IN_GROUP, tables
 from normgauge.schemas.verdicts import Verdict, summarised
 from normgauge.tables import read_metadata
 
@@ -62,9 +62,14 @@ def _known(rows: Rows, key: str) -> list[float]:
 
 
 def cost_of(row: Row) -> str:
-    """What a matching maximised, from its method: C, |C|, |C| greedily, or canonical correlation."""
+    """What a matching maximised, from its method: C, |C|, ±C, or canonical correlation."""
     solver, _, cost = row["method"].partition(" on ")
-    return f"{cost}, greedy" if solver == "greedy" else cost or solver
+    return cost or solver
+
+
+def is_pooled(row: Row) -> bool:
+    """Whether all sites of the stream were matched together."""
+    return row["site"] == ALL_SITES
 
 
 def table15(rows: Rows) -> list[Row]:
@@ -74,19 +79,20 @@ def table15(rows: Rows) -> list[Row]:
 
 
 def table11(rows: Rows) -> list[Row]:
-    """The residual stream matched by |C| at every budget."""
-    return _recovered([row for row in rows if row["part"] == "residual" and cost_of(row) == "|C|"])
+    """The residual stream matched in its group at every budget, by all sites together and by each alone."""
+    return _recovered([row for row in rows if row["part"] == "residual" and row["match"] == IN_GROUP])
 
 
 def _recovered(rows: Rows) -> list[Row]:
-    """Rows of the recovery summaries: over sites and seeds, by part, cost and budget."""
+    """Rows of the recovery summaries: over sites and seeds, by part, way of matching and budget."""
     found = []
-    for group in grouped([{**row, "cost": cost_of(row)} for row in rows], "part", "cost", "tokens"):
+    marked = [{**row, "cost": cost_of(row), "pooled": is_pooled(row)} for row in rows]
+    for group in grouped(marked, "part", "match", "cost", "pooled", "tokens"):
         signs = _known(group, "sign_accuracy")
         found.append(
             {
-                **{key: group[0][key] for key in ("part", "cost", "tokens", "width")},
-                "sites": len({row["site"] for row in group}),
+                **{key: group[0][key] for key in ("part", "match", "cost", "pooled", "tokens", "width")},
+                "sites": _sites(group),
                 "seeds": len({row["seed"] for row in group}),
                 "permutation_accuracy": mean(row["permutation_accuracy"] for row in group),
                 "permutation_accuracy_min": min(row["permutation_accuracy"] for row in group),
@@ -94,43 +100,50 @@ def _recovered(rows: Rows) -> list[Row]:
                 "sign_accuracy_min": min(signs, default=None),
                 "uncertain": mean(row["uncertain"] for row in group),
                 "certain_accuracy_min": min(_known(group, "certain_accuracy"), default=None),
-                "map_error": max(row["map_error"] for row in group),
+                **{key: max(_known(group, key), default=None) for key in ("map_error", "query_error", "condition")},
                 "certified": mean(row["certified"] for row in group),
             }
         )
     return found
 
 
+def _sites(group: Rows) -> int:
+    """Sites that the rows are about: those averaged before the match, or those matched alone."""
+    return group[0]["sites"] if is_pooled(group[0]) else len({row["site"] for row in group})
+
+
 def table13(rows: Rows) -> list[Row]:
-    """Agreement with the largest budget's match, over the sites of each pair."""
+    """Agreement with the match of the other half of the sequences: by all sites together, and means over the sites alone."""
     found = []
-    for group in grouped(rows, "other", "tokens"):
-        certain = _known(group, "certain_agreement")
+    for group in grouped([{**row, "pooled": is_pooled(row)} for row in rows], "other", "match", "pooled", "tokens"):
+        shares = ("agreement", "split_half", "certain", "sign_certain", "negative", "unmoved")
         found.append(
             {
-                **{key: group[0][key] for key in ("other", "width", "tokens", "reference_tokens")},
-                "sites": len(group),
-                **{key: mean(row[key] for row in group) for key in ("agreement", "certain", "negative", "unmoved")},
-                "certain_agreement": mean(certain) if certain else None,
+                **{key: group[0][key] for key in ("other", "match", "pooled", "width", "tokens", "reference_tokens")},
+                "sites": _sites(group),
+                **{key: mean(row[key] for row in group) for key in shares},
+                **{key: _mean_known(group, key) for key in ("site_agreement", "certain_agreement", "effective_tokens")},
             }
         )
     return found
+
+
+def _mean_known(rows: Rows, key: str) -> float | None:
+    known = _known(rows, key)
+    return mean(known) if known else None
 
 
 def cycles(rows: Rows) -> list[Row]:
-    """What cycles of matches bring back, over the sites of each."""
-    found = []
-    for group in grouped(rows, "cycle"):
-        certain = _known(group, "certain_moved")
-        found.append(
-            {
-                **{key: group[0][key] for key in ("cycle", "width", "tokens")},
-                "sites": len(group),
-                **{key: mean(row[key] for row in group) for key in ("moved", "certain")},
-                "certain_moved": mean(certain) if certain else None,
-            }
-        )
-    return found
+    """What cycles of matches bring back: by all sites together, and means over the sites alone."""
+    return [
+        {
+            **{key: group[0][key] for key in ("cycle", "pooled", "width", "tokens")},
+            "sites": _sites(group),
+            **{key: mean(row[key] for row in group) for key in ("moved", "certain")},
+            "certain_moved": _mean_known(group, "certain_moved"),
+        }
+        for group in grouped([{**row, "pooled": is_pooled(row)} for row in rows], "cycle", "pooled")
+    ]
 
 
 def table8(rows: Rows) -> list[Row]:
@@ -256,13 +269,19 @@ def draw_table2(rows: Rows) -> Figure:
     )
 
 
-_METHODS = {"|C|": r"$|C|$", "C": r"$C$ (signed)", "|C|, greedy": r"$|C|$, greedy", "canonical correlation": "canonical correlation"}
+_COSTS = {"|C|": r"$|C|$", "C": r"$C$", "±C": r"$\pm C$", "canonical correlation": "canonical correlation"}
+
+
+def _how(row: Row) -> str:
+    """How a line was matched: in the group by all sites or by each, or which control it is."""
+    return ("all sites together" if row["pooled"] else "each site alone") if row["match"] == IN_GROUP else row["match"]
 
 
 def draw_table15(rows: Rows) -> Figure:
     """Recovery of recorded gauges by part and cost. `rows` are of the schema gauge_table15."""
     columns = [
         Column("part", align="left"),
+        Column("matched", align="left", flexible=True),
         Column("cost", align="left"),
         Column("sites\n× seeds"),
         Column("mean", group="permutation"),
@@ -271,7 +290,8 @@ def draw_table15(rows: Rows) -> Figure:
         Column("least", group="sign"),
         Column("flagged"),
         Column("least of\nthe others"),
-        Column("scale or\nmap error"),
+        Column("scale or\nvalue map", group="largest error"),
+        Column("query\nmap", group="largest error"),
         Column("certified"),
     ]
 
@@ -285,20 +305,21 @@ def draw_table15(rows: Rows) -> Figure:
             "uncertain",
             "certain_accuracy_min",
         )
-        error = "—" if row["part"] == "residual" else number(row["map_error"], 1)
-        start = [row["part"], _METHODS[row["cost"]], f"{row['sites']} × {row['seeds']}"]
-        certified = "—" if row["part"] == "heads" or row["cost"].endswith("greedy") else percent(row["certified"])
-        return [*start, *(percent(row[key]) for key in shares), error, certified]
+        errors = [number(row[key], 1) for key in ("map_error", "query_error")]
+        how = _how(row) if row["part"] == "residual" else "in the group"
+        start = [row["part"], how, _COSTS[row["cost"]], f"{row['sites']} × {row['seeds']}"]
+        certified = "—" if row["part"] == "heads" or row["match"] == GREEDY else percent(row["certified"])
+        return [*start, *(percent(row[key]) for key in shares), *errors, certified]
 
     tokens = sorted({row["tokens"] for row in rows})
     notes = [
         f"Recorded gauges of the whole model, found again from {' or '.join(map(str, tokens))} tokens. flagged: constant, tied or "
-        f"not clearly "
-        "ahead of a rival; least of the others: smallest share of unflagged coordinates whose place and sign are right. The signed cost "
-        "avoids a coordinate whose sign is negative: half of them where signs are free, all or none where one sign is common to all. "
-        "Published at 7B: 49.4% to 49.9% and 50.1% by the signed cost, 100% by its absolute value; greedy 94.7% and 97.5% at d = 4096.",
+        "not clearly ahead of a rival; least of the others: smallest share of unflagged coordinates whose place and sign are right. "
+        "Scales and maps are read off the weights. Controls leave the group: without signs a coordinate whose sign is negative is avoided, "
+        "half of them where signs are free; free signs find a copy as well, but between unlike LayerNorm models they are of no gauge. "
+        "Published at 7B: 49.4% to 49.9% and 50.1% without signs, 100% with; greedy 94.7% and 97.5% at d = 4096.",
     ]
-    return draw_table("Table 15. Recovery of recorded gauges", columns, _sections(rows, line, "part", "cost"), notes)
+    return draw_table("Table 15. Recovery of recorded gauges", columns, _sections(rows, line, "part", "match", "cost", "pooled"), notes)
 
 
 def draw_table11(rows: Rows) -> Figure:
@@ -308,60 +329,67 @@ def draw_table11(rows: Rows) -> Figure:
     for budget in budgets:
         columns += [Column(head, group=f"{budget} tokens") for head in ("place", "sign", "certified")]
     names = Names(rows, ("revision",))
-    body = []
-    for members in grouped(rows, "model", "revision"):
-        found = {row["tokens"]: row for row in members}
-        texts = [names.of(members[0])]
-        for budget in budgets:
-            keys = ("permutation_accuracy", "sign_accuracy", "certified")
-            texts += [percent(found[budget][key]) for key in keys] if budget in found else ["—"] * 3
-        body.append(_body(texts))
-    sites = {f"{row['sites']} × {row['seeds']}" for row in rows}
+    sections = []
+    for pooled, heading in ((True, "residual stream, all sites together"), (False, "residual stream, each site alone")):
+        body = []
+        for members in grouped([row for row in rows if row["pooled"] == pooled], "model", "revision"):
+            found = {row["tokens"]: row for row in members}
+            texts = [names.of(members[0])]
+            for budget in budgets:
+                keys = ("permutation_accuracy", "sign_accuracy", "certified")
+                texts += [percent(found[budget][key]) for key in keys] if budget in found else ["—"] * 3
+            body.append(_body(texts))
+        if body:
+            sections.append(Section(heading, body))
+    seeds = ", ".join(sorted({str(row["seeds"]) for row in rows}))
     notes = [
-        f"Means over residual sites and seeds ({', '.join(sorted(sites))}) of matching by $|C|$. What is missed is flagged: "
-        f"constant or tied "
-        "coordinates. Published for TinyLlama: 100% from 22 tokens on.",
+        f"Means over {seeds} seeds (below: and over sites) of matching inside the group that the norm admits. What is missed is flagged: "
+        "constant or tied coordinates. Published for TinyLlama: 100% from 22 tokens on.",
     ]
-    return draw_table("Tables 3 and 11. How many probes a recorded gauge needs", columns, [Section("residual stream", body)], notes)
+    return draw_table("Tables 3 and 11. How many probes a recorded gauge needs", columns, sections, notes)
 
 
 def draw_table13(rows: Rows) -> Figure:
     """Stability of natural alignments. `rows` are of the schema gauge_table13."""
     columns = [
         Column("matched with", align="left", flexible=True),
+        Column("how", align="left", flexible=True),
         Column("tokens"),
-        Column("as with\nall tokens"),
+        Column("reference", group="matched alike by other sequences"),
+        Column("as many", group="matched alike by other sequences"),
+        Column("a site\nalone"),
         Column("certain"),
-        Column("of these as\nwith all"),
+        Column("of these\nalike"),
+        Column("sign\ncertain"),
         Column("negative"),
-        Column("own number"),
+        Column("own\nnumber"),
     ]
 
     def line(group: Rows) -> list[str]:
         (row,) = group
-        shares = ("agreement", "certain", "certain_agreement", "negative", "unmoved")
-        return [
-            plain(row["other"]) if row["tokens"] == first[row["other"]] else "",
-            f"{row['tokens']:,}",
-            *(percent(row[key]) for key in shares),
-        ]
+        shares = ("agreement", "split_half", "site_agreement", "certain", "certain_agreement", "sign_certain", "negative", "unmoved")
+        fewest = row["tokens"] == min(budgets)
+        start = [plain(row["other"]) if fewest and row["pooled"] and row["match"] == IN_GROUP else "", _how(row) if fewest else ""]
+        return [*start, f"{row['tokens']:,}", *(percent(row[key]) for key in shares)]
 
-    first: dict[str, int] = {}
-    for row in rows:
-        first[row["other"]] = min(row["tokens"], first.get(row["other"], row["tokens"]))
+    budgets = {row["tokens"] for row in rows}
     notes = [
-        "Shares of coordinates, means over residual sites: matched as in the match from all tokens (which contain the others); certain "
-        "(clearly ahead of every rival), and of these matched as in the match from all tokens; matched with a negative sign; "
-        "matched to the "
-        "coordinate of their own number. There is no truth here. Published for a 1.5B pair: 6% at 39 tokens, 94% at 27K.",
+        "Shares of coordinates (of sites alone: means over residual sites). The match from one half of the sequences gives the same "
+        f"target as the match from {max(row['reference_tokens'] for row in rows):,} tokens of the other half, and as the match from as "
+        "many; a site alone gives the same as all together. certain: ahead of every rival by more than the sequences leave open, of these "
+        "alike: certain in both halves and given one target and sign. LayerNorm streams have one sign for all coordinates; where it is "
+        "not certain no coordinate is. The control leaves the group. There is no truth here. Published for a 1.5B pair: 6% at 39 tokens, "
+        "94% at 27K, against samples that contain the smaller ones.",
     ]
-    return draw_table("Table 13. Stability of natural alignments", columns, _sections(rows, line, "other", "tokens"), notes)
+    sections = _sections(rows, line, "other", "match", "pooled", "tokens")
+    return draw_table("Table 13. Stability of natural alignments", columns, sections, notes)
 
 
 def draw_cycles(rows: Rows) -> Figure:
     """Holonomy of natural alignments. `rows` are of the schema gauge_cycles."""
     columns = [
         Column("cycle", align="left", flexible=True),
+        Column("matched by", align="left"),
         Column("tokens"),
         Column("sites"),
         Column("not brought\nback"),
@@ -372,14 +400,16 @@ def draw_cycles(rows: Rows) -> Figure:
     def line(group: Rows) -> list[str]:
         (row,) = group
         shares = (percent(row[key]) for key in ("moved", "certain", "certain_moved"))
-        return [plain(row["cycle"]), f"{row['tokens']:,}", str(row["sites"]), *shares]
+        how = "all sites together" if row["pooled"] else "each site alone"
+        return [plain(row["cycle"]) if row["pooled"] else "", how, f"{row['tokens']:,}", str(row["sites"]), *shares]
 
     notes = [
         "Three checkpoints, each matched with the next, the last with the first, every match found on its own: the share of "
-        "coordinates that the product of the three does not return to themselves with their sign (means over residual sites). It is "
-        "zero for every cycle if and only if each checkpoint has one chart from which all matches follow.",
+        "coordinates that the product of the three does not return to themselves with their sign (of sites alone: means over residual "
+        "sites). It is zero for every cycle if and only if each checkpoint has one chart from which all matches follow. Matches lie in "
+        "the group that the norm admits.",
     ]
-    return draw_table("Holonomy of natural alignments", columns, _sections(rows, line, "cycle"), notes)
+    return draw_table("Holonomy of natural alignments", columns, _sections(rows, line, "cycle", "pooled"), notes)
 
 
 def draw_table8(rows: Rows) -> Figure:

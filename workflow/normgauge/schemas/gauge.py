@@ -6,6 +6,11 @@ import pyarrow as pa
 
 from normgauge.tables import BOOL, FLOAT, INT, INTS, STRING, Tables, schema
 
+IN_GROUP, FREE_SIGNS, NO_SIGNS, GREEDY = "in the group", "control: free signs", "control: no signs", "control: greedy"
+"""How a space is matched: inside the group that it admits, or as a control."""
+ALL_SITES = "all sites"
+"""In place of a site id: the sites of a space together."""
+
 _CHECKPOINT = (
     ("model", STRING, "!model id"),
     ("revision", STRING, "!revision"),
@@ -31,9 +36,25 @@ _EQUIVALENCE = (
     ),
 )
 
+_MATCH = (
+    "match",
+    STRING,
+    "!in the group that the space admits, or a control outside it: free signs where one sign is common or none, no signs where there "
+    "are some, greedy",
+)
+_POOLED = ("pooled", BOOL, "!whether the correlations of all sites are averaged before the match, or each site is matched alone")
+_EFFECTIVE = (
+    "effective_tokens",
+    FLOAT,
+    "independent samples that would tell as much about a matched correlation, by the jackknife over sequences; median over coordinates",
+    "tokens",
+)
+
 _RECOVERED = (
     ("part", STRING, "!residual, feed-forward or heads"),
-    ("cost", STRING, "!what the matching maximises: |C|, C, |C| greedily, or canonical correlation"),
+    _MATCH,
+    ("cost", STRING, "!what the matching maximises: |C|, C, ±C (the better of both signs), or canonical correlation"),
+    _POOLED,
     ("tokens", INT, "!samples behind the correlation", "tokens"),
     ("width", INT, "!coordinates, units or heads per site", "coordinates"),
     ("sites", INT, "!sites", "sites"),
@@ -44,16 +65,31 @@ _RECOVERED = (
     ("sign_accuracy_min", FLOAT, "the smallest", "share"),
     ("uncertain", FLOAT, "!mean share flagged as uncertain", "share"),
     ("certain_accuracy_min", FLOAT, "smallest share of the others that are true", "share"),
-    ("map_error", FLOAT, "!largest relative error of recovered scales or value maps"),
+    ("map_error", FLOAT, "largest relative error of recovered scales or value maps; null for the residual stream"),
+    ("query_error", FLOAT, "largest relative error of recovered query maps; null but for heads"),
+    ("condition", FLOAT, "largest condition of the equations that determine a map; null but for heads"),
     ("certified", FLOAT, "!share of matchings proven to be optimal", "share"),
 )
 
 _ALIGNED = (
-    ("tokens", INT, "!samples behind the match", "tokens"),
-    ("reference_tokens", INT, "!samples behind the reference match, which contain them", "tokens"),
+    ("tokens", INT, "!samples behind the match, from one half of the sequences", "tokens"),
+    ("reference_tokens", INT, "!samples behind the reference match, from the other half of the sequences", "tokens"),
     ("agreement", FLOAT, "!share of coordinates matched as in the reference", "share"),
+    ("split_half", FLOAT, "!share of coordinates matched as by the same number of samples from the other half", "share"),
+    (
+        "site_agreement",
+        FLOAT,
+        "share of coordinates that a site alone matches as all together do, mean over sites; null but there",
+        "share",
+    ),
     ("certain", FLOAT, "!share of coordinates that the matching counts as certain", "share"),
-    ("certain_agreement", FLOAT, "share of these matched as in the reference; null when there are none", "share"),
+    (
+        "certain_agreement",
+        FLOAT,
+        "share of the coordinates certain in the match and in the reference that have one target and sign in both; null if none",
+        "share",
+    ),
+    _EFFECTIVE,
     ("negative", FLOAT, "!share of matches with negative sign", "share"),
     ("unmoved", FLOAT, "!share of coordinates matched to their own number", "share"),
 )
@@ -97,10 +133,13 @@ tables = Tables(
         "gauge_recovery": schema(
             ("site", STRING, "!site id"),
             ("part", STRING, "!residual, feed-forward or heads"),
+            _MATCH,
+            ("sites", INT, "!sites whose correlations are averaged; 1 for a site alone", "sites"),
             ("width", INT, "!coordinates, units or heads that are matched", "coordinates"),
             ("seed", INT, "!seed of the recorded gauge"),
             ("tokens", INT, "!samples behind the correlation", "tokens"),
-            ("method", STRING, "!what matched: row argmax, lapjvs or greedy, on |C| or on C; canonical correlation of heads"),
+            _EFFECTIVE,
+            ("method", STRING, "!what matched: row argmax, lapjvs or greedy, on |C|, C or ±C; canonical correlation of heads"),
             ("permutation_accuracy", FLOAT, "!share of coordinates matched to their true target", "share"),
             (
                 "sign_accuracy",
@@ -110,23 +149,29 @@ tables = Tables(
             ),
             ("uncertain", FLOAT, "!share of coordinates that the matching flags: constant, tied, or not clearly ahead of a rival", "share"),
             ("certain_accuracy", FLOAT, "share of the others whose target and sign are true; null when all are flagged", "share"),
-            ("map_error", FLOAT, "!largest relative error of the recovered scales, or of the value maps of heads"),
+            ("map_error", FLOAT, "largest relative error of the certain scales, or of the value maps of certain heads; null elsewhere"),
+            ("query_error", FLOAT, "largest relative error of the query maps of certain heads; null elsewhere"),
+            ("condition", FLOAT, "largest condition of the equations that determine a map; null but for heads"),
             ("min_margin", FLOAT, "!smallest margin: matched correlation minus the best rival in its row or column"),
             ("certified", BOOL, "!whether the matching is proven to be optimal"),
             ("seconds", FLOAT, "!time of the matching", "s"),
         ),
         "gauge_alignment": schema(
             ("other", STRING, "!model that is matched to this one, with its revision"),
-            ("site", STRING, "!site id"),
+            ("site", STRING, "!site id, or all sites"),
+            ("sites", INT, "!sites whose correlations are averaged; 1 for a site alone", "sites"),
+            _MATCH,
             ("width", INT, "!width of the site", "coordinates"),
             *_ALIGNED,
+            ("sign_certain", BOOL, "!whether the sign that is common to all coordinates is certain; true where there is none"),
             ("signed_agreement", FLOAT, "!share of coordinates matched as in the reference with the same sign", "share"),
             ("method", STRING, "!what matched"),
             ("certified", BOOL, "!whether the matching is proven to be optimal"),
         ),
         "gauge_holonomy": schema(
             ("cycle", STRING, "!three models, each matched with the next and the last with the first"),
-            ("site", STRING, "!site id"),
+            ("site", STRING, "!site id, or all sites"),
+            ("sites", INT, "!sites whose correlations are averaged; 1 for a site alone", "sites"),
             *_HOLONOMY,
         ),
         "gauge_audit": schema(
@@ -178,14 +223,18 @@ tables = Tables(
         "gauge_table13": schema(
             *_CHECKPOINT,
             ("other", STRING, "!model that is matched to it, with its revision"),
+            _MATCH,
+            _POOLED,
             ("width", INT, "!width of the stream", "coordinates"),
-            ("sites", INT, "!residual sites that the shares are means over", "sites"),
+            ("sites", INT, "!residual sites", "sites"),
             *_ALIGNED,
+            ("sign_certain", FLOAT, "!share of the matches whose common sign is certain, or that have none", "share"),
         ),
         "gauge_cycles": schema(
             *_CHECKPOINT,
             ("cycle", STRING, "!three models, each matched with the next and the last with the first"),
-            ("sites", INT, "!residual sites that the shares are means over", "sites"),
+            _POOLED,
+            ("sites", INT, "!residual sites", "sites"),
             *_HOLONOMY,
         ),
         "gauge_table8": schema(
