@@ -171,9 +171,10 @@ def test_a_copy_in_which_everything_moved_is_recovered_applied_and_checked(tmp_p
     names = {name: str(tmp_path / name) for name in ("g.parquet", "copy", "found.parquet", "moved")}
     assert main(["gauge", "random", str(one), names["g.parquet"], *spaces]) == 0
     assert main(["gauge", "apply", str(one), names["g.parquet"], names["copy"]]) == 0
+    capsys.readouterr()
     assert main(["gauge", "recover", str(one), names["copy"], names["found.parquet"], *probes, "--batches", "8"]) == 0
-    assert main(["gauge", "apply", str(one), names["found.parquet"], names["moved"]]) == 0
     recovered = capsys.readouterr().out.splitlines()
+    assert main(["gauge", "apply", str(one), names["found.parquet"], names["moved"]]) == 0
     assert [line.split(":")[0] for line in recovered] == [*map(str, list(Part)[:5]), "weights", "not looked for"]
     assert all("all " in line for line in recovered[:5])
     assert main(["gauge", "check", str(one), names["moved"], *probes]) == 0
@@ -210,7 +211,7 @@ def test_probes_and_models_that_do_not_fit_are_one_line(folder, tmp_path, capsys
     assert "13 coordinates, the model has 12" in refusal("check", *pair)
     assert "13 coordinates" in refusal("apply", small, tmp_path / "wide.parquet", tmp_path / "moved")
     assert "expected two at least" in refusal("audit", small, *fewer, "--batches", 1)
-    assert "residual: 0 samples" in refusal("recover", small, small, tmp_path / "g.parquet", *fewer, "--batches", 0)
+    assert "decoder/embedding: 0 samples" in refusal("recover", small, small, tmp_path / "g.parquet", *fewer, "--batches", 0)
     assert "top 0 of 12" in refusal("audit", small, *fewer, "--top", 0)
     assert "cannot be read as parquet" in refusal("audit", small, "--calibration", small / "config.json")
     (tmp_path / "file").write_text("")
