@@ -94,6 +94,10 @@ def stack_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                     body_sigma_low=0.7 * min(profile),
                     body_sigma_high=0.7 * max(profile),
                     behaviour=sample.behaviour,
+                    behaviour_smallest_active=sample.behaviour,
+                    fixed_rank=sample.width,
+                    fixed_rank_min_ratio=min(profile),
+                    fixed_rank_max_ratio=max(profile),
                     min_ratio=min(profile),
                     min_ratio_block=1,
                     max_ratio=max(profile),
@@ -128,6 +132,7 @@ def fingerprint_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                         sigma_min=0.7 * ratio,
                         sigma_active_min=0.7 * ratio,
                         ratio_to_embedding=ratio,
+                        fixed_rank_ratio=ratio,
                     )
                 )
     return rows
@@ -146,6 +151,7 @@ def schur_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                     form = 8e-14 if noisy else 2.4
                     delta = 0.03 * generator.random() if noisy else 1 - 10 ** -(1 + (2 if seed is None else 0) + generator.random())
                     fed = tap != "mlp_down_input"
+                    predicted = sample.norm == "LayerNorm" and seed is None and fed
                     rows.append(
                         filled(
                             tables.schemas["schur"],
@@ -154,6 +160,10 @@ def schur_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                             quadratic_form=form if fed else None,
                             delta=delta if fed else None,
                             delta_recovered=delta if fed else None,
+                            delta_lower=delta - 1e-4 if predicted and block == 2 and not noisy else None,
+                            predicted_ratio=1.1 * (1 - delta) if predicted else None,
+                            mahalanobis_squared=1 / (1.1 * (1 - delta)) if predicted else None,
+                            bottom_cos_gamma_inv=0.998 if fed else None,
                             floor=3e-12,
                             below_floor=noisy,
                         )

@@ -131,6 +131,39 @@ def test_table1_pools_blocks_and_seeds_at_the_query_key_value_input_alone() -> N
     assert (found["random_status"], found["trained_status"], found["deviations"]) == ("not published", "not published", [])
 
 
+def test_a_lower_bound_on_delta_counts_as_one() -> None:
+    """The value read where lambda_min is lost, 0.9, is not used; the median is a bound when a bound lies at or below it."""
+    exact = [schur(1, 0.5), schur(2, 0.6)]
+    for bound, median, bounded in ((0.55, 0.55, True), (0.3, 0.5, True), (0.8, 0.6, False)):
+        (found,) = table1([subject([*exact, schur(3, 0.9, delta_lower=bound)], [])], [])
+        assert (found["trained_median"], found["trained_lower_bound"]) == (median, bounded)
+    assert not table1([subject(exact, [])], [])[0]["trained_lower_bound"]
+    record = Published("table1", "Some", "some-model", "trained_median", 0.9, 0.02, "statistical")
+    for published, status in ((0.9, "lower bound"), (0.55, "reproduced"), (0.4, "deviates")):
+        (found,) = table1([subject([schur(1, 0.99, delta_lower=0.55)], [])], [replace(record, value=published)])
+        assert found["trained_status"] == status
+        assert found["deviations"] == (["trained_median"] if status == "deviates" else [])
+
+
+def test_a_lower_bound_is_printed_as_one_and_rounded_down() -> None:
+    rows = table1([subject([schur(1, 0.99999, delta_lower=0.99996)], [])], [])
+    texts = [text.get_text() for text in figures.DRAWINGS["table1"](rows).findobj(Text)]
+    assert any(text.startswith("≥ 0.9999 ") for text in texts)
+    assert not any(text.startswith(("1.0000", "≥ 1.0000")) for text in texts)
+
+
+def test_the_prediction_stands_beside_the_ratio() -> None:
+    trained = [
+        schur(block, delta, predicted_ratio=ratio, mahalanobis_squared=1 / ratio - 1, bottom_cos_gamma_inv=0.9 + block / 100)
+        for block, delta, ratio in ((1, 0.7, 0.31), (2, 0.8, 0.22), (3, 0.9, 0.1))
+    ]
+    (found,) = table1([subject(trained, [])], [])
+    assert found["trained_predicted"] == pytest.approx(0.78)
+    assert found["trained_mahalanobis_squared"] == pytest.approx(1 / 0.22 - 1)
+    assert found["trained_bottom_cos_gamma_inv"] == pytest.approx(0.92)
+    assert found["random_predicted"] is None
+
+
 @pytest.mark.parametrize(
     ("ours", "below", "status"),
     [
@@ -154,12 +187,12 @@ def test_status_against_the_published_value(ours: float | None, below: bool, sta
 
 def test_words_and_settings_of_the_published_table2(subjects: list[Subject]) -> None:
     model = "llama-nano"
-    word = Published("table2", "Some", model, "behaviour", "intermediate-dip", 0, "exact")
+    word = Published("table2", "Some", model, "behaviour_smallest_active", "intermediate-dip", 0, "exact")
     setting = Published("table2", "Some", model, "n_over_d", 85.0, 0.5, "setting")
     assert row(table2(subjects, [word, setting]), model, kind="trained")["status"] == "reproduced"
     wrong = replace(word, value="depth-invariant")
     found = row(table2(subjects, [wrong, setting]), model, kind="trained")
-    assert (found["status"], found["deviations"]) == ("deviates", ["behaviour"])
+    assert (found["status"], found["deviations"]) == ("deviates", ["behaviour_smallest_active"])
     assert row(table2(subjects, [setting]), model, kind="trained")["status"] == "not published"
     assert row(table2(subjects, [wrong]), model, kind="re-initialised")["status"] == "not published"
 
@@ -241,6 +274,33 @@ def test_twins_of_table2_are_medians_counts_and_unions(study: list[Path]) -> Non
     assert (twin["behaviour"], twin["flags"], twin["min_ratio_block"]) == ("up (3/5), dip (2/5)", ["a", "b", "c"], None)
     (compared,) = trained_vs_random([Subject("gpt2-nano", "seed42", "F32", "kjv", stacks=[own], random_stacks=twins)], [])
     assert (compared["random_max_ratio"], compared["random_max_ratio_low"], compared["random_max_ratio_high"]) == (3.0, 1.0, 5.0)
+
+
+def test_ratios_at_a_fixed_rank_stand_beside_the_published_ones(subjects: list[Subject]) -> None:
+    """Equal where the rank stays: no further line. A difference is shown in both tables."""
+    same = [each for each in trained_vs_random(subjects, []) if each["model"] == "rxnfp-pretrained"]
+    other = [each | {"trained_fixed_rank_max_ratio": 34.0} for each in same]
+    lines = [
+        [text.get_text() for text in figures.DRAWINGS["trained_vs_random"](rows).findobj(Text) if "r_0" in text.get_text()]
+        for rows in (same, other)
+    ]
+    assert not any("at the rank" in text for text in lines[0])
+    assert any("at the rank" in text for text in lines[1])
+    (profile,) = [each for each in table2(subjects, []) if each["model"] == "rxnfp-pretrained" and each["kind"] == "trained"]
+    drawn = figures.DRAWINGS["table2"]([profile | {"behaviour_smallest_active": "depth-decreasing", "fixed_rank": 32}])
+    assert any("as published; $X_0$ has rank $r_0=32$" in text.get_text() for text in drawn.findobj(Text))
+
+
+def test_the_heading_is_the_class_of_the_norm(subjects: list[Subject]) -> None:
+    """A LayerNorm without biases, which its parameters do not tell from an RMSNorm."""
+    stack = subjects[0].stacks[0] | {"norm_kind": "LayerNorm", "norm_kind_parameters": "RMSNorm"}
+    for name, rows in (
+        ("table2", table2([replace(subjects[0], stacks=[stack], random_stacks=[])], [])),
+        ("trained_vs_random", trained_vs_random([replace(subjects[0], stacks=[stack])], [])),
+    ):
+        texts = [text.get_text() for text in figures.DRAWINGS[name](rows).findobj(Text)]
+        assert any(text.startswith("LayerNorm,") for text in texts)
+        assert not any(text.startswith("RMSNorm,") for text in texts)
 
 
 def test_figure3_has_every_block_of_every_seed(subjects: list[Subject]) -> None:

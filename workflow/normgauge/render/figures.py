@@ -18,7 +18,7 @@ from normgauge.errors import InputError
 from normgauge.render import sheets, style
 from normgauge.render.labels import Names, Row, Rows, arithmetic, seed_count, token_count
 from normgauge.render.style import DIRECTION, FORM, GREY, SIGMA, Footnotes, Ruler, decades, input_notes, number, weight_notes
-from normgauge.render.tables import SCHUR_TAP
+from normgauge.render.tables import SCHUR_TAP, known_delta
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,13 @@ _POST_NORM = "Grey panels: post-norm models, where each block ends in a norm and
 
 
 def figure3(rows: Rows) -> Figure:
-    """Depth profile: sigma of X_l over that of X_0 against relative depth, one panel per stack. `rows` are of the schema figure3."""
+    """Depth profile: sigma of X_l over that of X_0 against relative depth, one panel per stack. `rows` are of the schema figure3.
+
+    Where a block's own smallest active value is another one, its ratio, the published statistic, is dotted.
+    """
     rows = _onearithmetic(rows)
-    finite = [row["ratio_to_embedding"] for row in rows if row["ratio_to_embedding"] is not None] + [1.0]
+    columns = ("fixed_rank_ratio", "ratio_to_embedding")
+    finite = [row[name] for row in rows for name in columns if row[name] is not None] + [1.0]
     low, high = min(finite), max(finite)
     room = 10 ** (0.2 * max(math.log10(high / low), 1.0))
     limits = (low / room, high * 10 ** (0.07 * max(math.log10(high / low), 1.0)))
@@ -60,22 +64,43 @@ def figure3(rows: Rows) -> Figure:
             axes.set_facecolor(style.PALE)
         _plot_floor(axes, panel, limits[0])
         for kind in ("re-initialised", "trained"):
-            _plot_series(axes, panel.of_kind(kind), kind, "relative_depth", lambda row: row["ratio_to_embedding"], lambda row: False)
+            _plot_series(axes, panel.of_kind(kind), kind, "relative_depth", lambda row: row["fixed_rank_ratio"], lambda row: False)
+            _plot_smallest_active(axes, panel.of_kind(kind), kind)
 
     handles = [*_series_handles(rows), Line2D([], [], color=GREY, linewidth=0.6, label="ratio 1"), _FLOOR_HANDLE]
+    if any(_differs_at_fixed_rank(row) for row in rows):
+        handles.append(Line2D([], [], color="black", linestyle=":", linewidth=1.0, label="smallest active"))
     return _small_multiples(
-        "Figure 3. Smallest active singular value along the depth",
+        "Figure 3. Smallest singular value along the depth",
         rows,
         plot,
         r"relative depth $\ell/L$",
         rf"${SIGMA}(X_\ell)\,/\,{SIGMA}(X_0)$",
         handles,
         [
-            f"${SIGMA}$: smallest active singular value of the centred activations. floor: the larger of forward and accumulation floor "
+            f"${SIGMA}$: the $r_0$-th largest singular value of the centred activations, $r_0$ the active rank of $X_0$. "
+            "floor: the larger of forward and accumulation floor "
             f"over ${SIGMA}(X_0)$, written out where it lies below the axis.",
             *([_POST_NORM] if any(row["placement"] == "post-norm" for row in rows) else []),
         ],
     )
+
+
+def _differs_at_fixed_rank(row: Row) -> bool:
+    return bool(row["ratio_to_embedding"] != row["fixed_rank_ratio"])
+
+
+def _plot_smallest_active(axes: Axes, rows: Rows, kind: str) -> None:
+    """Medians of the published ratio, dotted, in series that have another one at some block."""
+    if not any(_differs_at_fixed_rank(row) for row in rows):
+        return
+    values: dict[float, list[float]] = {}
+    for row in rows:
+        if row["ratio_to_embedding"] is not None:
+            values.setdefault(row["relative_depth"], []).append(row["ratio_to_embedding"])
+    places = sorted(values)
+    medians = [float(numpy.median(values[place])) for place in places]
+    axes.plot(places, medians, color=_SERIES[kind]["color"], linestyle=":", linewidth=1.0, zorder=2)
 
 
 def figure6(rows: Rows) -> Figure:
@@ -85,8 +110,9 @@ def figure6(rows: Rows) -> Figure:
         raise InputError(
             f"figure6: no Schur value at {SCHUR_TAP}; measure at least one model whose query/key/value input is a norm's output"
         )
-    positive = [1 - row["delta_recovered"] for row in rows if row["delta_recovered"] < 1]
-    span = max(-math.log10(min(positive, default=0.1)), 1.0)
+    predicted = any(row["predicted_ratio"] is not None for row in rows)
+    shown = [1 - known_delta(row) for row in rows] + [row["predicted_ratio"] for row in rows if row["predicted_ratio"]]
+    span = max(-math.log10(min((value for value in shown if value > 0), default=0.1)), 1.0)
     limits = (10 ** (-1.08 * span), 10 ** (0.08 * span))
 
     def plot(axes: Axes, panel: _Panel) -> None:
@@ -100,12 +126,28 @@ def figure6(rows: Rows) -> Figure:
                 panel.of_kind(kind),
                 kind,
                 "block",
-                lambda row: max(1 - row["delta_recovered"], limits[0]),
+                lambda row: max(1 - known_delta(row), limits[0]),
                 lambda row: row["below_floor"],
+                lambda row: row["delta_lower"] is not None,
             )
+        trained = [row for row in panel.of_kind("trained") if row["predicted_ratio"]]
+        axes.plot([row["block"] for row in trained], [row["predicted_ratio"] for row in trained], **_PREDICTED)
 
     hollow = Line2D([], [], color="black", linestyle="none", marker="o", markersize=3, markerfacecolor="white", label="below floor (noise)")
     handles = [*_series_handles(rows), Line2D([], [], color=GREY, linewidth=0.6, label=r"$R=1$"), hollow]
+    notes = [
+        rf"$A=X^\mathrm{{T}}\!X/n$ at the input of the query/key/value maps, ${DIRECTION}$ of the norm that feeds them. Hollow: ${FORM}$ "
+        "(of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for "
+        "all smaller ratios."
+    ]
+    if predicted:
+        handles.append(Line2D([], [], **_PREDICTED, label=r"$1/(1+T^2)$"))
+        notes.append(
+            r"$T^2=m^\mathrm{T}C^{+}\!m$ of mean and covariance of the norm's output: behind a LayerNorm $R$ is $1/(1+T^2)$ to first "
+            "order, and never above it."
+        )
+    if any(row["delta_lower"] is not None for row in rows):
+        notes.append(r"Triangles pointing down: $\lambda_{\min}$ lies below floor, $R$ is at most this.")
     return _small_multiples(
         "Figure 6. Schur ratio at the query/key/value input, block by block",
         rows,
@@ -113,11 +155,7 @@ def figure6(rows: Rows) -> Figure:
         r"block $\ell$",
         rf"$R=\lambda_{{\min}}(A)\,/\,{FORM}=1-\Delta_\gamma$",
         handles,
-        [
-            rf"$A=X^\mathrm{{T}}\!X/n$ at the input of the query/key/value maps, ${DIRECTION}$ of the norm that feeds them. Hollow: the "
-            "value (of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for "
-            "all smaller ratios."
-        ],
+        notes,
     )
 
 
@@ -138,6 +176,7 @@ _SERIES: dict[str, dict[str, Any]] = {
     "trained": {"color": style.TRAINED, "linestyle": "-", "marker": "o", "zorder": 4},
     "re-initialised": {"color": style.RANDOM, "linestyle": (0, (4, 1.5)), "marker": "s", "zorder": 3},
 }
+_PREDICTED: dict[str, Any] = {"color": "black", "linestyle": "none", "marker": "x", "markersize": 3.5, "markeredgewidth": 0.8, "zorder": 6}
 _FLOOR_HANDLE = Patch(facecolor="white", edgecolor=GREY, hatch="//////", linewidth=0.5, label="below floor")
 
 
@@ -153,39 +192,54 @@ def _series_handles(rows: Rows) -> list[Any]:
     return handles
 
 
-def _plot_series(axes: Axes, rows: Rows, kind: str, x: str, value: Callable[[Row], float | None], is_noise: Callable[[Row], bool]) -> None:
-    """A line through the values (over seeds: the median, with a band from smallest to largest), hollow where half or more is noise."""
-    values: dict[float, list[float]] = {}
-    noise: dict[float, list[bool]] = {}
+def _plot_series(
+    axes: Axes,
+    rows: Rows,
+    kind: str,
+    x: str,
+    value: Callable[[Row], float | None],
+    is_noise: Callable[[Row], bool],
+    is_bound: Callable[[Row], bool] = lambda row: False,
+) -> None:
+    """A line through the values (over seeds: the median, with a band from smallest to largest).
+
+    Markers are hollow where half of the values or more are noise, triangles pointing down where so many are upper bounds.
+    """
+    places: dict[float, list[Row]] = {}
     for row in rows:
-        number_ = value(row)
-        if number_ is not None:
-            values.setdefault(row[x], []).append(number_)
-            noise.setdefault(row[x], []).append(is_noise(row))
-    places = sorted(values)
+        if value(row) is not None:
+            places.setdefault(row[x], []).append(row)
     if not places:
         return
     look = _SERIES[kind]
-    middle = [float(numpy.median(values[place])) for place in places]
-    size = 3.0 if len(places) <= 13 else 2.2
+    depths = sorted(places)
+    values = [[float(value(row) or 0.0) for row in places[depth]] for depth in depths]
+    middle = [float(numpy.median(each)) for each in values]
+    size = 3.0 if len(depths) <= 13 else 2.2
     if kind == "re-initialised":
-        low, high = ([extreme(values[place]) for place in places] for extreme in (min, max))
-        axes.fill_between(places, low, high, color=look["color"], alpha=0.3, linewidth=0, zorder=2)
-    axes.plot(places, middle, color=look["color"], linestyle=look["linestyle"], linewidth=1.0, zorder=look["zorder"])
-    for hollow in (False, True):
-        chosen = [index for index, place in enumerate(places) if (numpy.mean(noise[place]) >= 0.5) == hollow]
+        axes.fill_between(
+            depths, [min(each) for each in values], [max(each) for each in values], color=look["color"], alpha=0.3, linewidth=0, zorder=2
+        )
+    axes.plot(depths, middle, color=look["color"], linestyle=look["linestyle"], linewidth=1.0, zorder=look["zorder"])
+    kinds = [(_mostly(places[depth], is_noise), _mostly(places[depth], is_bound)) for depth in depths]
+    for noise, bound in sorted(set(kinds)):
+        chosen = [index for index, found in enumerate(kinds) if found == (noise, bound)]
         axes.plot(
-            [places[index] for index in chosen],
+            [depths[index] for index in chosen],
             [middle[index] for index in chosen],
             linestyle="none",
-            marker=look["marker"],
-            markersize=size,
+            marker="v" if bound else look["marker"],
+            markersize=size + bound,
             markeredgewidth=0.7,
             color=look["color"],
-            markerfacecolor="white" if hollow else look["color"],
+            markerfacecolor="white" if noise else look["color"],
             zorder=look["zorder"] + 1,
             clip_on=False,
         )
+
+
+def _mostly(rows: Rows, holds: Callable[[Row], bool]) -> bool:
+    return bool(numpy.mean([holds(row) for row in rows]) >= 0.5)
 
 
 def _plot_floor(axes: Axes, panel: _Panel, bottom: float) -> None:

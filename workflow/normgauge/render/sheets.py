@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,10 @@ def table1(rows: Rows) -> Figure:
         Column("$n$"),
         Column("forward", align="left"),
         Column("seeds"),
-        Column("ours", r"$\Delta_\gamma$ at random initialisation", "left"),
-        Column("published", r"$\Delta_\gamma$ at random initialisation", "left"),
-        Column("ours", r"$\Delta_\gamma$ trained", "left"),
-        Column("published", r"$\Delta_\gamma$ trained", "left"),
+        Column(r"$\Delta_\gamma$ at random init.", align="left"),
+        Column("measured", r"$\Delta_\gamma$ trained", "left"),
+        Column("predicted", r"$\Delta_\gamma$ trained", "left"),
+        Column(r"$|\cos(w,u)|$"),
     ]
 
     def body(row: Row) -> list[BodyRow]:
@@ -40,18 +41,27 @@ def table1(rows: Rows) -> Figure:
             cell(row["forward_dtype"]),
             cell(str(row["random_seeds"] or "—")),
             _delta_cell(row, "random"),
-            _published_delta(row, "random"),
             _delta_cell(row, "trained"),
-            _published_delta(row, "trained"),
+            _predicted_delta(row, "trained"),
+            cell(decimals(row["trained_bottom_cos_gamma_inv"], 3)),
         )
-        return [BodyRow(cells)]
+        published = [_published_delta(row, part) for part in ("random", "trained")]
+        if not any(published):
+            return [BodyRow(cells)]
+        texts = ("published", *[""] * 4, *published, "", "")
+        return [BodyRow(cells), BodyRow(tuple(quiet(text) for text in texts), subordinate=True)]
 
     text = [
         rf"Median over blocks (and seeds) of $\Delta_\gamma=1-\lambda_{{\min}}(A)/{FORM}$, ${DIRECTION}$, at the input of the "
-        f"query/key/value maps [quartiles]. {_counts_note(rows)}",
-        "below floor: in at least half of the pooled values an eigenvalue lies at or below the rounding floor of the forward pass or of "
+        f"query/key/value maps [quartiles]; below it, in grey, $1-\\Delta_\\gamma$. {_counts_note(rows)}",
+        r"predicted: behind a LayerNorm, $1-1/(1+T^2)$ with the median of $T^2=m^\mathrm{T}C^{+}\!m$, $m$ and $C$ being the mean and the "
+        r"covariance of the norm's output. $\Delta_\gamma$ near 1 says that $T^2$ is large, not that a direction of $C$ lies deeper "
+        "than $u$. $w$: bottom eigenvector of $A$, trained.",
+        f"below floor: in at least half of the pooled values ${FORM}$ lies at or below the rounding floor of the forward pass or of "
         f"the accumulation; the reading is noise and is printed only to show it, with the medians of ${FORM}$ and of the floor.",
     ]
+    if any(row[f"{part}_lower_bound"] for row in rows for part in ("random", "trained")):
+        text.append(r"≥: $\lambda_{\min}$ lies below floor in some of the values; they count as their lower bounds, and the median is one.")
     if any(0 < (row[f"{part}_below_floor"] or 0) < 0.5 for row in rows for part in ("random", "trained")):
         text.append("A percentage after a value is the share of the pooled values that lie below floor.")
     return draw_table(
@@ -66,26 +76,42 @@ def _delta_cell(row: Row, part: str) -> Cell:
     median, low, high = (row[f"{part}_{statistic}"] for statistic in ("median", "low", "high"))
     if median is None:
         return cell("—")
-    value = f"{decimals(median, 4)} [{decimals(low, 3)}, {decimals(high, 3)}]"
+    bounded = row[f"{part}_lower_bound"]
+    value = f"{_bound(median, 4) if bounded else decimals(median, 4)} [{decimals(low, 3)}, {decimals(high, 3)}]"
     if mostly_below_floor(row, part):
         form, floor = number(row[f"{part}_quadratic_form"], 2), number(row[f"{part}_floor"], 2)
         reading = (f"reads {value}", f"${FORM}$ {form}, floor {floor}")
         return (Line("below floor", slant="italic"), *(Line(text, size=style.NOTE, color=GREY) for text in reading))
     share = row[f"{part}_below_floor"]
     text = value + (f" {100 * share:.0f}%" if share else "")
-    return _deviating(text) if row[f"{part}_status"] == "deviates" else cell(text)
+    shown = _deviating(text) if row[f"{part}_status"] == "deviates" else cell(text)
+    return shown + _ratio(median, "≤ " if bounded else "")
+
+
+def _bound(value: float, places: int) -> str:
+    """A lower bound, rounded down, so that it stays one."""
+    return f"≥ {decimals(math.floor(value * 10**places) / 10**places, places)}"
+
+
+def _ratio(delta: float, prefix: str = "") -> Cell:
+    """1 - delta on a line of its own, where the decimals of delta do not show it."""
+    return (Line(prefix + number(1 - delta), size=style.NOTE, color=GREY),) if delta > 0.99 else ()
+
+
+def _predicted_delta(row: Row, part: str) -> Cell:
+    predicted = row[f"{part}_predicted"]
+    return cell("—") if predicted is None else cell(decimals(predicted, 4)) + _ratio(predicted)
 
 
 def _deviating(text: str) -> Cell:
     return cell(text, weight="bold", color=DEVIATES, hanging="*")
 
 
-def _published_delta(row: Row, part: str) -> Cell:
+def _published_delta(row: Row, part: str) -> str:
     median, low, high = (row.get(f"published_{part}_{statistic}") for statistic in ("median", "low", "high"))
     if median is None:
-        return cell("")
-    spread = "" if low is None else f" [{decimals(low, 2)}, {decimals(high, 2)}]"
-    return cell(decimals(median, 3) + spread)
+        return ""
+    return decimals(median, 3) + ("" if low is None else f" [{decimals(low, 2)}, {decimals(high, 2)}]")
 
 
 def table2(rows: Rows) -> Figure:
@@ -107,7 +133,15 @@ def table2(rows: Rows) -> Figure:
         weights = [] if row["kind"] == "re-initialised" else weight_notes(row)
         failures = list(map(_failure, row["protocol"]))
         marks = notes.mark(
-            [*weights, *input_notes(row), *_disagreements(row), *_undetermined_bottom(row), *failures, *map(_flag, row["flags"])]
+            [
+                *weights,
+                *input_notes(row),
+                *_disagreements(row),
+                *_other_rank(row),
+                *_undetermined_bottom(row),
+                *failures,
+                *map(_flag, row["flags"]),
+            ]
         )
         deviates = set(row["deviations"])
 
@@ -118,7 +152,7 @@ def table2(rows: Rows) -> Figure:
         sigma = "below floor" if low is None else _range(low, high)
         measured = (
             value(sigma, "body_sigma_low", "body_sigma_high"),
-            value(plain(row["behaviour"]), "behaviour"),
+            value(plain(row["behaviour"]), "behaviour_smallest_active"),
             value(decimals(row["post_norm_cos_gamma_inv"], 4), "post_norm_cos_gamma_inv"),
             value(decimals(row["post_norm_cos_ones"], 4), "post_norm_cos_ones"),
         )
@@ -143,9 +177,9 @@ def table2(rows: Rows) -> Figure:
     text = [
         rf"body ${SIGMA}/\!\sqrt{{n}}$: smallest and largest over the block outputs $X_1,\ldots,X_L$ of the smallest active singular "
         rf"value of the centred activations, over $\sqrt{{n}}$: singular values grow with the number of tokens, and the published "
-        rf"ones belong to another number. behaviour: of ${SIGMA}(X_\ell)/{SIGMA}(X_0)$ along the depth. Cosines: of "
-        r"the bottom singular direction $u_\perp$ of the centred activations after the terminal norm (post-norm models: at the last "
-        f"block output). {_counts_note(rows)}",
+        rf"ones belong to another number. behaviour: of ${SIGMA}(X_\ell)/{SIGMA}(X_0)$ along the depth, $r_0$ the rank of $X_0$. "
+        r"Cosines: of the bottom singular direction $u_\perp$ of the centred activations after the terminal norm (post-norm models: at "
+        f"the last block output). {_counts_note(rows)}",
         "re-initialised: the same architecture from fresh seeds; medians over them, words counted where seeds differ.",
     ]
     return draw_table("Table 2. Residual-stream fingerprint", columns, _sections(rows, body), text + _closing(rows, notes))
@@ -160,7 +194,7 @@ def _published_table2(row: Row) -> BodyRow:
         _blank(row["published_width"], str),
         _blank(row["published_n_over_d"], _printed),
         "" if low is None else _range(low, high),
-        row["published_behaviour"] or "",
+        row["published_behaviour_smallest_active"] or "",
         _blank(row["published_post_norm_cos_gamma_inv"], lambda value: decimals(value, 3)),
         _blank(row["published_post_norm_cos_ones"], lambda value: decimals(value, 3)),
     )
@@ -173,9 +207,18 @@ def _disagreements(row: Row) -> list[str]:
     return [f"the activations read as {row['norm_kind_activations']}, the parameters as {row['norm_kind_parameters']}"]
 
 
+def _other_rank(row: Row) -> list[str]:
+    """Where the published statistic, which takes each block's own smallest active value, calls the profile otherwise."""
+    if row["behaviour"] == row["behaviour_smallest_active"]:
+        return []
+    rank = "" if row["fixed_rank"] is None else f"; $X_0$ has rank $r_0={row['fixed_rank']}$"
+    return [f"{plain(row['behaviour_smallest_active'])} by each block's own smallest active value, as published{rank}"]
+
+
 def _failure(entry: str) -> str:
     """A failed check of the measurement, or a finding about the model: docs/method.md tells them apart."""
-    kind = "finding" if entry.endswith(("rms-alignment", "deeper-direction")) else "protocol check failed"
+    finding = any(f"protocol:{name}" in entry for name in ("rms-alignment", "deeper-direction"))
+    kind = "finding" if finding else "protocol check failed"
     return f"{kind}: {plain(entry)}"
 
 
@@ -183,7 +226,7 @@ def _undetermined_bottom(row: Row) -> list[str]:
     dimension = row["post_norm_null_dimension"]
     if dimension is None or dimension < 2:
         return []
-    return [rf"{dimension} directions lie below the floor; the cosine is that of $\gamma^{{-1}}$ with their span"]
+    return [rf"{dimension} directions lie below the floor; the cosines are those of $\gamma^{{-1}}$ and $\mathbf{{1}}$ with their span"]
 
 
 def trained_vs_random(rows: Rows) -> Figure:
@@ -223,6 +266,10 @@ def trained_vs_random(rows: Rows) -> Figure:
             cell(decimals(row["random_cos_gamma_inv"], 4)),
         )
         lines = [BodyRow(cells)]
+        if _differs_at_fixed_rank(row):
+            fixed = [number(row[f"{part}_fixed_rank_{end}_ratio"]) for end in ("max", "min") for part in ("trained", "random")]
+            texts = (r"at the rank $r_0$ of $X_0$", "", "", *fixed, "", "", "", "")
+            lines.append(BodyRow(tuple(quiet(text) for text in texts), subordinate=True))
         if row["status"] != "not published":
             published = [
                 _blank(row.get(f"published_{name}"), _printed)
@@ -238,6 +285,14 @@ def trained_vs_random(rows: Rows) -> Figure:
         f"in a norm, so the ratios describe the norms and do not test depth invariance. {_counts_note(rows)}"
     ]
     return draw_table("Trained against re-initialised", columns, _sections(rows, body), text + _closing(rows, notes))
+
+
+def _differs_at_fixed_rank(row: Row) -> bool:
+    """Whether the corollary's ratio, of the same singular value at every block, is not the published one."""
+    pairs = [
+        (row[f"{part}_{end}_ratio"], row[f"{part}_fixed_rank_{end}_ratio"]) for end in ("max", "min") for part in ("trained", "random")
+    ]
+    return any(own != fixed for own, fixed in pairs)
 
 
 def _sections(rows: Rows, body: Callable[[Row], list[BodyRow]]) -> list[Section]:

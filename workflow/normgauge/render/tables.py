@@ -276,18 +276,40 @@ def _table1_row(subject: Subject, stack: str, dtype: str, trained: Rows, random:
             status = "not measured"
         else:
             status, differing = _compare(published, "table1", subject.model, row, [*columns, "width"])
+            if row[f"{part}_lower_bound"] and all(_may_still_reach(row, column) for column in differing):
+                status, differing = ("lower bound" if differing else status), []
             deviations += [column for column in differing if column not in deviations]
         row[f"{part}_status"] = status
     return row | {"deviations": deviations}
 
 
+def _may_still_reach(row: Row, column: str) -> bool:
+    """Whether a value that is a lower bound lies below the published one, so that it does not speak against it."""
+    published = row.get(f"published_{column}")
+    return published is not None and row[column] < published
+
+
+def known_delta(row: Row) -> float:
+    """delta of a schur row, or its lower bound where no more is known."""
+    return float(row["delta_recovered"] if row["delta_lower"] is None else row["delta_lower"])
+
+
 def _delta_statistics(part: str, rows: Rows) -> Row:
-    """Median and quartiles of delta_recovered where it is defined, the share below floor, and the eigenvalue scale beside its floor."""
+    """Median and quartiles of delta where it is defined, the share below floor, the eigenvalue scale beside its floor, and the prediction.
+
+    A lower bound counts as its value: the median is then one as well, unless all bounds lie above it, where the true values would too.
+    """
     defined = [row for row in rows if row["delta_recovered"] is not None]
-    low, median, high = _percentiles(row["delta_recovered"] for row in defined)
+    low, median, high = _percentiles(known_delta(row) for row in defined)
+    bounds = [row["delta_lower"] for row in defined if row["delta_lower"] is not None]
+    ratio = _median(row["predicted_ratio"] for row in defined)
     return {
         f"{part}_values": len(defined),
         f"{part}_median": median,
+        f"{part}_lower_bound": median is not None and any(bound <= median for bound in bounds),
+        f"{part}_predicted": None if ratio is None else 1 - ratio,
+        f"{part}_mahalanobis_squared": _median(row["mahalanobis_squared"] for row in defined),
+        f"{part}_bottom_cos_gamma_inv": _median(row["bottom_cos_gamma_inv"] for row in defined),
         f"{part}_low": low,
         f"{part}_high": high,
         f"{part}_below_floor": _mean(float(row["below_floor"]) for row in defined),
@@ -409,6 +431,11 @@ def _trained_vs_random_row(subject: Subject, stack: Row, twins: Rows, published:
         "random_max_ratio_high": max(ratios, default=None),
         "trained_min_ratio": stack["min_ratio"],
         "random_min_ratio": _median(twin["min_ratio"] for twin in twins),
+        **{
+            f"{part}_fixed_rank_{which}_ratio": _median(row[f"fixed_rank_{which}_ratio"] for row in rows)
+            for which in ("max", "min")
+            for part, rows in (("trained", [stack]), ("random", twins))
+        },
         "trained_post_norm_ratio": stack["post_norm_ratio"],
         "random_post_norm_ratio": _median(twin["post_norm_ratio"] for twin in twins),
         "trained_cos_gamma_inv": stack["post_norm_cos_gamma_inv"],
@@ -437,7 +464,15 @@ def figure3(subjects: Sequence[Subject]) -> list[Row]:
                         "floor": max(row["forward_floor"], row["accumulator_floor"]),
                         **{
                             name: row[name]
-                            for name in ("block", "n", "forward_dtype", "accumulation", "sigma_active_min", "ratio_to_embedding")
+                            for name in (
+                                "block",
+                                "n",
+                                "forward_dtype",
+                                "accumulation",
+                                "sigma_active_min",
+                                "ratio_to_embedding",
+                                "fixed_rank_ratio",
+                            )
                         },
                     }
                 )
@@ -455,6 +490,8 @@ def figure6(subjects: Sequence[Subject]) -> list[Row]:
         "lambda_min",
         "quadratic_form",
         "delta_recovered",
+        "delta_lower",
+        "predicted_ratio",
         "floor",
         "below_floor",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from normgauge.tables import BOOL, FLOAT, INT, STRING, STRINGS, Tables, schema
 
 _PLACE = (
@@ -207,9 +209,25 @@ _KIND = (
     ("seed", INT, "initialisation seed; null for the checkpoint itself"),
 )
 
-_STATUS = "!against the published row: reproduced, deviates, below floor, not measured, or not published"
+_STATUS = (
+    "!against the published row: reproduced, deviates, lower bound (that does not exclude it), below floor, not measured, or not published"
+)
 
 _DEVIATIONS = "!columns whose value differs from the published one by more than its tolerance"
+
+
+def _predicted_delta(part: str) -> tuple[tuple[str, Any, str], ...]:
+    return (
+        (f"{part}_lower_bound", BOOL, "!whether the median is a lower bound: one of the values below it is"),
+        (
+            f"{part}_predicted",
+            FLOAT,
+            "1 - the median of 1 / (1 + T^2) over the same values; null but behind a LayerNorm with (beta . u)^2 > 0",
+        ),
+        (f"{part}_mahalanobis_squared", FLOAT, "median of T^2 over the same values"),
+        (f"{part}_bottom_cos_gamma_inv", FLOAT, "median of |cos| of the bottom eigenvector of A with 1/gamma over the same values"),
+    )
+
 
 tables = Tables(
     {
@@ -230,6 +248,7 @@ tables = Tables(
             ("random_median", FLOAT, "median of delta_recovered at the query/key/value input over blocks and seeds"),
             ("random_low", FLOAT, "first quartile"),
             ("random_high", FLOAT, "third quartile"),
+            *_predicted_delta("random"),
             ("random_below_floor", FLOAT, "share of the pooled values that lie below their floor", "share"),
             ("random_quadratic_form", FLOAT, "median of u^T A u over the same values", "activation squared"),
             ("random_floor", FLOAT, "median eigenvalue floor over the same values", "activation squared"),
@@ -237,6 +256,7 @@ tables = Tables(
             ("trained_median", FLOAT, "median over blocks, trained checkpoint"),
             ("trained_low", FLOAT, "first quartile"),
             ("trained_high", FLOAT, "third quartile"),
+            *_predicted_delta("trained"),
             ("trained_below_floor", FLOAT, "share of the values that lie below their floor", "share"),
             ("trained_quadratic_form", FLOAT, "median of u^T A u over the same values", "activation squared"),
             ("trained_floor", FLOAT, "median eigenvalue floor over the same values", "activation squared"),
@@ -268,7 +288,7 @@ tables = Tables(
             ("published_body_sigma_high", FLOAT, "published largest body sigma", "activation"),
             ("published_body_sigma_low_per_sqrt_n", FLOAT, "the same over sqrt(published_n): what is compared", "activation"),
             ("published_body_sigma_high_per_sqrt_n", FLOAT, "the same over sqrt(published_n): what is compared", "activation"),
-            ("published_behaviour", STRING, "published behaviour"),
+            ("published_behaviour_smallest_active", STRING, "published behaviour"),
             ("published_post_norm_cos_gamma_inv", FLOAT, "published |cos(u_bot, 1/gamma)|"),
             ("published_post_norm_cos_ones", FLOAT, "published |cos(u_bot, 1)|"),
             ("status", STRING, _STATUS),
@@ -287,6 +307,10 @@ tables = Tables(
             ("random_max_ratio_high", FLOAT, "largest over seeds"),
             ("trained_min_ratio", FLOAT, "smallest sigma ratio over blocks, trained"),
             ("random_min_ratio", FLOAT, "median over seeds of the smallest ratio"),
+            ("trained_fixed_rank_max_ratio", FLOAT, "largest fixed_rank_ratio over blocks, trained"),
+            ("random_fixed_rank_max_ratio", FLOAT, "median over seeds of the largest"),
+            ("trained_fixed_rank_min_ratio", FLOAT, "smallest fixed_rank_ratio over blocks, trained"),
+            ("random_fixed_rank_min_ratio", FLOAT, "median over seeds of the smallest"),
             ("trained_post_norm_ratio", FLOAT, "ratio after the terminal norm, trained"),
             ("random_post_norm_ratio", FLOAT, "median over seeds"),
             ("trained_cos_gamma_inv", FLOAT, "post-norm |cos(u_bot, 1/gamma)|, trained"),
@@ -309,6 +333,7 @@ tables = Tables(
             *_ARITHMETIC,
             ("sigma_active_min", FLOAT, "smallest active singular value", "activation"),
             ("ratio_to_embedding", FLOAT, "over the embedding's"),
+            ("fixed_rank_ratio", FLOAT, "the same for the r0-th singular value, r0 the active rank of the embedding"),
             ("floor", FLOAT, "!the larger of the two floors", "activation"),
         ),
         "figure6": schema(
@@ -321,6 +346,8 @@ tables = Tables(
             ("lambda_min", FLOAT, "!smallest eigenvalue of A", "activation squared"),
             ("quadratic_form", FLOAT, "u^T A u", "activation squared"),
             ("delta_recovered", FLOAT, "the Schur complement ratio"),
+            ("delta_lower", FLOAT, "lower bound where no more is known"),
+            ("predicted_ratio", FLOAT, "1 / (1 + T^2), the predicted ratio behind a LayerNorm"),
             ("floor", FLOAT, "!eigenvalue floor", "activation squared"),
             ("below_floor", BOOL, "!whether the value is noise"),
         ),
