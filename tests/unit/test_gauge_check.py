@@ -108,6 +108,15 @@ def test_every_group_passes_in_every_stored_dtype(dtype):
     assert 0.1 < found.ulp < 0.8
 
 
+def test_a_rotation_and_head_maps_of_one_weight_round_it_once():
+    source, anatomy = tiny(*LLAMA)
+    source = absorb_gains(untied(stored_as(source, torch.bfloat16)), anatomy)
+    layers = random_gauge(anatomy, 42, ("decoder/block.1/attention", "decoder/block.2/attention"))
+    gauge = Gauge({"residual": Orthogonal.random(12, 5), **layers.elements})
+    errors = stored_errors(source, transformed(source, anatomy, gauge), gauge)
+    assert 0.4 < max(error.largest for error in errors) < 0.5001
+
+
 def test_copies_in_another_dtype_are_rounded_once():
     source, _ = tiny(*GPT2)
     half = stored_as(source, torch.bfloat16)
