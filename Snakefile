@@ -23,6 +23,7 @@ include: "workflow/rules/redundancy.smk"
 include: "workflow/rules/compare.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/draw.smk"
+include: "workflow/rules/controls.smk"
 
 
 localrules:
@@ -40,7 +41,7 @@ localrules:
     checkpoint_diff,
 
 
-ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + RECOVERY_TABLE_TARGETS + COMPARISON_TABLES
+ALL_TABLES = TABLE_TARGETS + GAUGE_TABLE_TARGETS + REDUNDANCY_TABLES + RECOVERY_TABLE_TARGETS + COMPARISON_TABLES + CONTROL_TABLES
 ALL_FIGURES = FIGURE_TARGETS + GAUGE_FIGURE_TARGETS + REDUNDANCY_FIGURES + RECOVERY_FIGURE_TARGETS + COMPARISON_FIGURES
 
 

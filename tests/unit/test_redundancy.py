@@ -17,8 +17,9 @@ from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.redundancy import checks, measure, symmetries
 from normgauge.redundancy.checks import check_rows
+from normgauge.redundancy.controls import scale_distance
 from normgauge.redundancy.counts import STATED, check_claims, claimed, count_row, symmetry_rows
-from normgauge.redundancy.falsifier import falsifier_rows
+from normgauge.redundancy.falsifier import falsifier_rows, with_norms
 from normgauge.redundancy.family import Kind, dimensions
 from normgauge.redundancy.files import read_shape, write_counts
 from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
@@ -335,8 +336,10 @@ def test_the_claimed_rotation_fails_with_gains_and_holds_without():
 @pytest.mark.parametrize("name", ["gpt2-untied", "bert", "qwen2"])
 def test_checks_pass_on_a_sound_checkpoint_and_their_controls_show(name):
     rows = check_rows(random_checkpoint(small(name), 1), 4)
-    assert all(row["passed"] for row in rows), [row for row in rows if not row["passed"]]
-    assert sum(not row["symmetric"] for row in rows) >= 2
+    assert all(row["verdict"] == "passed" for row in rows), [row for row in rows if row["verdict"] != "passed"]
+    predicted = [row["predicted_effect"] for row in rows if not row["symmetric"]]
+    assert len(predicted) >= 2
+    assert min(predicted) > 0.01
     assert sum(row["dimension"] for row in rows) == count_row(name, "", small(name), None, None)["corrected"]
 
 
@@ -349,7 +352,19 @@ def test_a_check_fails_where_the_family_is_none(monkeypatch):
 
     monkeypatch.setattr(checks, "symmetries", faulty)
     rows = check_rows(random_checkpoint(small("gpt2"), 1), 4)
-    assert not rows[0]["passed"]
+    assert rows[0]["verdict"] == "failed"
+
+
+def test_a_control_that_changes_nothing_says_so():
+    """Gains of one without biases, as a fresh initialisation has them, let the claimed rotation pass."""
+    config = small("gpt2-untied")
+    checkpoint = with_norms(describe(config), random_checkpoint(config, 1), affine=False)
+    (row,) = (row for row in check_rows(checkpoint, 4) if row["symmetry"].startswith("rotation as claimed"))
+    assert row["predicted_effect"] == 0
+    assert row["relative_deviation"] < 1e-10
+    assert row["verdict"] == "no power"
+    assert scale_distance("relu") < 1e-15
+    assert 0.01 < scale_distance("gelu") < 0.1
 
 
 def test_a_gain_of_zero_is_refused_by_name():

@@ -57,8 +57,8 @@ def rows_of(name: str) -> list[dict]:
             for gain, difference in (("random", 3.7), ("one", 9e-15))
         ]
     return [
-        filled(schema, model=f"model-{number}", revision="1.0", symmetry="a symmetry", dimension=1000, symmetric=symmetric, passed=passed)
-        for number, (symmetric, passed) in enumerate([(True, True), (True, False), (False, True)])
+        filled(schema, model=f"model-{number}", revision="1.0", symmetry="a symmetry", dimension=1000, symmetric=symmetric, verdict=verdict)
+        for number, (symmetric, verdict) in enumerate([(True, "passed"), (True, "failed"), (False, "passed"), (False, "no power")])
     ]
 
 

@@ -45,7 +45,7 @@ def test_tiny_models_agree_everywhere(finished: Project, tmp_path: Path) -> None
     assert all(row["agrees"] and row["jacobian_nullity"] == row["corrected"] for row in measured)
     checked = tables.read(folder / "checks.parquet", "redundancy_checks")
     assert {row["model"] for row in checked} == {"gpt2-smoke"}
-    assert all(row["passed"] for row in checked)
+    assert all(row["verdict"] == "passed" for row in checked)
     assert sum(row["dimension"] for row in checked) == counts["gpt2-smoke"]["corrected"]
     assert len((folder / "counts.csv").read_text().splitlines()) == 1 + len(counts)
     for name in ("counts", "symmetries", "jacobian", "falsifier", "checks"):

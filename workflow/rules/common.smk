@@ -287,6 +287,16 @@ def study_files(*kinds):
     ]
 
 
+def measured_files(kind):
+    """This file of every checkpoint of the study."""
+    return [f"results/{model}/{revision}/{kind}.parquet" for model, revision in STUDY]
+
+
+def twin_files(kind):
+    """This file of the re-initialised twins of every checkpoint of the study that has them."""
+    return [f"results/{model}/{revision}/reinitialised/{kind}.parquet" for model, revision in STUDY if model not in RANDOM]
+
+
 def recovery_files(kind, checkpoints=RECOVERED):
     """This file of every checkpoint whose weights are recovered, or of those given."""
     return [f"results/{model}/{revision}/recovery/{kind}.parquet" for model, revision in checkpoints]

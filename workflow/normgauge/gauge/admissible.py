@@ -218,6 +218,12 @@ def _require_heads(anatomy: Anatomy, rule: Admissible, element: AttentionGauge) 
             raise InputError(f"gauge of {rule.space}: its query maps must be {rule.query_maps}, because {rule.reason}; use such maps")
 
 
+def nearest_query_maps(anatomy: Anatomy, layer: str, maps: np.ndarray) -> np.ndarray:
+    """The nearest maps that an attention layer's queries admit, to maps (groups, d, d): equal to them where they are admissible."""
+    pattern = _pattern(admissible(anatomy, layer).query_maps, anatomy.rotary_size, maps.shape[-1])
+    return np.stack([pattern(matrix) for matrix in maps])
+
+
 def _pattern(maps: QueryMaps, rotary_size: int, size: int):
     """The nearest matrix of the allowed form, as a function of the matrix."""
     half = rotary_size // 2

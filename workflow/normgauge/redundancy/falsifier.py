@@ -24,7 +24,7 @@ from normgauge.gauge.transform import transform_unchecked
 from normgauge.redundancy.family import Kind
 from normgauge.redundancy.measure import random_checkpoint
 from normgauge.redundancy.readers import Mutable, Tensors, add_to_matrix, matrix_of, stored
-from normgauge.redundancy.streams import residual_rotation
+from normgauge.redundancy.streams import affine_distance, residual_rotation, rotation_distance
 from normgauge.redundancy.symmetries import symmetries
 
 WIDTH, HEADS, UNITS, VOCABULARY, SEQUENCES, LENGTH = 8, 2, 16, 32, 100, 4
@@ -59,6 +59,7 @@ def _row(name: str, config: Any, affine: bool, printed: bool, seed: int) -> dict
     rotation = residual_rotation(WIDTH, anatomy.norm_kind == NormKind.LAYER_NORM, _coordinates(seed))
     gauge = Gauge({anatomy.primary_stack.space: rotation, **_head_maps(anatomy, seed)})
     moved = claimed_transformation(anatomy, checkpoint.tensors, gauge, printed)
+    twice = float(np.linalg.norm(rotation.matrix - rotation.matrix.T)) / WIDTH**0.5 if printed else 0.0
     return _result(
         test="output of one block",
         architecture=name,
@@ -66,6 +67,7 @@ def _row(name: str, config: Any, affine: bool, printed: bool, seed: int) -> dict
         gain="random" if affine else "one",
         value_rule="g, as printed" if printed else "inverse of g",
         found=_difference(checkpoint, moved, anatomy, gauge, seed),
+        predicted=max(twice, rotation_distance(anatomy, checkpoint.tensors, rotation)),
     )
 
 
@@ -118,7 +120,8 @@ def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
     token, gain, bias = (torch.randn(WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
     ones, zeros = torch.ones_like(gain), torch.zeros_like(bias)
     for kind in NormKind:
-        rotation = torch.tensor(residual_rotation(WIDTH, kind == NormKind.LAYER_NORM, _coordinates(seed)).matrix)
+        turn = residual_rotation(WIDTH, kind == NormKind.LAYER_NORM, _coordinates(seed))
+        rotation = torch.tensor(turn.matrix)
         for affine in (True, False):
             scale, shift = (gain, bias) if affine else (ones, zeros)
 
@@ -130,7 +133,9 @@ def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
             expected = norm(token) @ rotation
             difference = float((norm(token @ rotation) - expected).abs().max())
             found = Deviation(difference, difference / float(expected.abs().max()))
-            yield _result("one token through one norm", "norm alone", str(kind), "random" if affine else "one", "none", found)
+            predicted = affine_distance(turn, scale.numpy(), shift.numpy() if kind == NormKind.LAYER_NORM else None)
+            constants = "random" if affine else "one"
+            yield _result("one token through one norm", "norm alone", str(kind), constants, "none", found, predicted)
 
 
 def _compensated(seed: int) -> dict[str, Any]:
@@ -141,10 +146,11 @@ def _compensated(seed: int) -> dict[str, Any]:
     rotation = next(symmetry for symmetry in symmetries(anatomy) if symmetry.kind == Kind.ROTATION)
     moved = rotation.act(stored(anatomy, checkpoint.tensors), _coordinates(seed)[: rotation.dimension])
     found = _difference(checkpoint, moved, anatomy, Gauge({}), seed)
-    return _result("gains carried around the rotation", "pre-norm, untied", str(anatomy.norm_kind), "random", "inverse of g", found)
+    test, kind = "gains carried around the rotation", str(anatomy.norm_kind)
+    return _result(test, "pre-norm, untied", kind, "random", "inverse of g", found, 0.0)
 
 
-def _result(test: str, architecture: str, norm_kind: str, gain: str, value_rule: str, found: Deviation) -> dict[str, Any]:
+def _result(test: str, architecture: str, norm_kind: str, gain: str, value_rule: str, found: Deviation, predicted: float) -> dict[str, Any]:
     return {
         "test": test,
         "architecture": architecture,
@@ -153,5 +159,6 @@ def _result(test: str, architecture: str, norm_kind: str, gain: str, value_rule:
         "value_rule": value_rule,
         "max_abs_difference": found.max_abs,
         "relative_difference": found.relative,
+        "predicted_effect": predicted or None,
         "holds": found.max_abs <= HOLDS,
     }

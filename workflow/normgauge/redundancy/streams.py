@@ -93,3 +93,26 @@ def null_lines(anatomy: Anatomy) -> Iterator[Symmetry]:
 
 def _shift(anatomy: Anatomy, space: str, name: str, shape: Sequence[int], tensors: Tensors, coordinates: np.ndarray) -> Mutable:
     return shifted(anatomy, tensors, space, NullLine({name: torch.from_numpy(coordinates).reshape(tuple(shape))}))
+
+
+def affine_distance(rotation: Orthogonal, gain: np.ndarray, bias: np.ndarray | None) -> float:
+    """How far a norm's gain and bias, (d,) each, are from passing a rotation Q: |diag(g) Q - Q diag(g)| over |g| or
+    |b Q - b| over |(g, b)|, Frobenius norms, whichever is larger; 0 for a constant gain without a bias."""
+    spread = gain - gain.mean()  # what is constant passes, and would only add its rounding
+    commutator = 2 * (spread @ spread - spread @ rotation.matrix**2 @ spread)
+    distance = np.sqrt(max(commutator, 0.0) / (gain @ gain))
+    if bias is not None:
+        moved = np.linalg.norm(bias @ rotation.matrix - bias) / np.linalg.norm([*gain, *bias])
+        distance = max(distance, moved if bias.any() else 0.0)
+    return float(distance)
+
+
+def rotation_distance(anatomy: Anatomy, tensors: Tensors, rotation: Orthogonal) -> float:
+    """The largest `affine_distance` over the norms of the primary stream."""
+    distances = [0.0]
+    for norm in norms_on(anatomy, anatomy.primary_stack.space):
+        if norm.gain:
+            gain = tensors[norm.gain].double().numpy() + norm.gain_offset
+            bias = tensors[norm.bias].double().numpy() if norm.bias else None
+            distances.append(affine_distance(rotation, gain, bias))
+    return max(distances)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from normgauge.errors import InputError
 from normgauge.render import figures, gauge, recovery, redundancy, style
+from normgauge.render.controls import table as controls
+from normgauge.schemas import controls as controls_schemas
 from normgauge.schemas import fingerprint as fingerprint_schemas
 from normgauge.schemas import gauge as gauge_schemas
 from normgauge.schemas import recovery as recovery_schemas
@@ -18,6 +20,7 @@ STUDIES = (
     (recovery_schemas.tables, recovery.DRAWINGS),
     (gauge_schemas.tables, gauge.DRAWINGS),
     (redundancy_schemas.tables, redundancy.DRAWINGS),
+    (controls_schemas.tables, controls.DRAWINGS),
 )
 """The tables of each study, and what draws each of them."""
 

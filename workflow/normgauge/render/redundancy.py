@@ -11,6 +11,7 @@ from normgauge.render import style
 from normgauge.render.labels import Names, Row, Rows
 from normgauge.render.style import BLACK, DEVIATES, GREY, Ruler, number, plain
 from normgauge.render.typeset import BodyRow, Cell, Column, Section, cell, draw_table
+from normgauge.schemas.verdicts import Verdict
 
 _SOURCES = {"shape": "Published shapes", "checkpoint": "Checkpoints", "small model": "Small models at random weights, Jacobian measured"}
 
@@ -218,7 +219,7 @@ def checks(rows: Rows) -> Figure:
     sections = [Section(name, [_check(row) for row in members]) for name, members in groups.items()]
     text = [
         "All places of a family moved at once, float64; as expected: a symmetry leaves the outputs within 1e-10 of themselves, relative. "
-        "Grey rows are controls, which must change them by 1e-7 or more."
+        "Grey rows are controls, which must change them by 1e-7 or more; no power: a control that predicts less than 1e-8."
     ]
     return draw_table("Symmetries on real checkpoints", columns, sections, text)
 
@@ -232,10 +233,12 @@ def _check(row: Row) -> BodyRow:
             cell(plain(row["symmetry"]), color=color),
             cell(dimension, color=color),
             *(cell(value, color=color) for value in values),
-            _verdict(row["passed"]),
+            cell(_SAID[Verdict(row["verdict"])], color=DEVIATES if row["verdict"] == Verdict.FAILED else color),
         )
     )
 
+
+_SAID = {Verdict.PASSED: "yes", Verdict.FAILED: "NO", Verdict.NO_POWER: "no power"}
 
 DRAWINGS: dict[str, Callable[[Rows], Figure]] = {
     "redundancy_counts": counts,

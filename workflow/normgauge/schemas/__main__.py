@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from normgauge.schemas import comparison, fingerprint, gauge, inputs, recovery, redundancy
+from normgauge.schemas import comparison, controls, fingerprint, gauge, inputs, recovery, redundancy
 
-STUDIES = (inputs, fingerprint, recovery, gauge, redundancy, comparison)
+STUDIES = (inputs, fingerprint, recovery, gauge, redundancy, comparison, controls)
 
 DICTIONARY_HEADER = """# Data dictionary
 

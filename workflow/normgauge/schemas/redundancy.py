@@ -83,7 +83,17 @@ tables = Tables(
             ("seed", INT, "!seed of the place"),
             ("max_abs_deviation", FLOAT, "!largest absolute difference of the outputs", "logit"),
             ("relative_deviation", FLOAT, "!the same over the largest absolute output"),
-            ("passed", BOOL, "!deviation at most 1e-10 of a symmetry, at least 1e-7 of a control, relative, in float64"),
+            (
+                "predicted_effect",
+                FLOAT,
+                "of a control: how far it is from a symmetry, relative to what it changes; null of a symmetry",
+            ),
+            (
+                "verdict",
+                STRING,
+                "!passed: relative deviation at most 1e-10 of a symmetry, at least 1e-7 of a control, in float64; failed; or no power: "
+                "the control predicts an effect below a hundred tolerances",
+            ),
         ),
         "redundancy_falsifier": schema(
             ("test", STRING, "!what is compared before and after"),
@@ -93,6 +103,11 @@ tables = Tables(
             ("value_rule", STRING, "!by what the value map moves: inverse of g, or g as it is printed"),
             ("max_abs_difference", FLOAT, "!largest absolute difference over 100 sequences of 4 tokens", "activation"),
             ("relative_difference", FLOAT, "!the same over the largest absolute output"),
+            (
+                "predicted_effect",
+                FLOAT,
+                "how far gains, biases and value maps are from passing the rotation, relative; null where the claim must hold",
+            ),
             ("holds", BOOL, "!whether max_abs_difference is at most 1e-12"),
         ),
     }

@@ -1,0 +1,44 @@
+"""Every control of every study, and what a table may show beside them."""
+
+from __future__ import annotations
+
+from normgauge.render.controls import comparison, fingerprint, gauge, recovery, redundancy
+from normgauge.render.controls.reading import Control
+from normgauge.schemas import comparison as comparison_schemas
+from normgauge.schemas import fingerprint as fingerprint_schemas
+from normgauge.schemas import gauge as gauge_schemas
+from normgauge.schemas import recovery as recovery_schemas
+from normgauge.schemas import redundancy as redundancy_schemas
+
+CONTROLS: tuple[Control, ...] = (
+    *fingerprint.CONTROLS,
+    *recovery.CONTROLS,
+    *gauge.CONTROLS,
+    *redundancy.CONTROLS,
+    *comparison.CONTROLS,
+)
+STUDIES = (fingerprint_schemas, recovery_schemas, gauge_schemas, redundancy_schemas, comparison_schemas)
+SCHEMAS = {kind: (study.tables, schema) for study in STUDIES for kind, schema in study.tables.schemas.items()}
+"""By kind of table: the tables of its study, and its schema."""
+
+
+NO_CONTROLS = {
+    "lambda_min": "an eigenvalue of the uncentred A, which the paper defines so",
+    "predicted_ratio_low": "an end of the interval in which a measured ratio must lie, printed beside it",
+    "predicted_ratio": "the same",
+    "predicted_ratio_high": "the same",
+    "low": "a bin of the histogram whose test is a control",
+    "log10_null": "the power of a certificate itself; the control of its probabilities is the test at wrong places",
+    "symmetry": "the name of what is tried",
+    "dimension": "a count",
+}
+"""Columns that sound like controls and are none, and why."""
+
+
+def shown_columns() -> dict[str, set[str]]:
+    """By kind of table, the columns that some control is shown in."""
+    shown: dict[str, set[str]] = {}
+    for control in CONTROLS:
+        for kind, columns in {control.table: control.columns, **control.elsewhere}.items():
+            shown.setdefault(kind, set()).update(columns)
+    return shown
