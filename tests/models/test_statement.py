@@ -10,6 +10,7 @@ from normgauge.anatomy import describe
 from normgauge.calibration.batches import batches
 from normgauge.calibration.corpora import CORPORA, build_corpus
 from normgauge.calibration.prepare import prepare
+from normgauge.calibration.settings import Settings
 from normgauge.capture import capture, norm_rows
 from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.opening import open_checkpoint
@@ -36,7 +37,7 @@ def calibration(model_id, config, folder, path):
         corpus = path.with_name("tcr.parquet")
         build_corpus(name, wheel_path(*CORPORA[name].package), corpus)
     sequences = 4 if model_id == "whisper-tiny-en" else SEQUENCES
-    prepare({**ENTRIES[model_id], "calibration": name}, folder, corpus, path, config=config, sequences=sequences, length=LENGTH)
+    prepare({**ENTRIES[model_id], "calibration": name}, folder, corpus, path, config=config, settings=Settings(sequences, LENGTH))
     return path
 
 
@@ -129,8 +130,7 @@ def test_a_model_trained_here_has_the_kernel_and_its_rows(tmp_path):
         None,
         tmp_path / "c.parquet",
         config=checkpoint.config,
-        sequences=16,
-        length=32,
+        settings=Settings(16, 32),
     )
     model = build_model(checkpoint, "float64")
     sites = anatomy.sites

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,6 +39,7 @@ from normgauge.calibration.inputs import noise_waveform, picture
 from normgauge.calibration.interfaces import maximum_length
 from normgauge.calibration.prepare import prepare
 from normgauge.calibration.receptors import germline_chains
+from normgauge.calibration.settings import Bos, Settings
 from normgauge.calibration.tokenisation import choose_windows, load_tokenizer, token_stream
 from normgauge.errors import InputError
 from normgauge.schemas.inputs import tables
@@ -58,7 +60,7 @@ DINOV2 = Dinov2Config(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
 SCEPTR = SimpleNamespace(model_type="sceptr")
 
 TEXT_ENTRY = {"modality": "text", "calibration": "kjv"}
-SMALL = {"sequences": 4, "length": 16}
+SMALL = Settings(4, 16)
 
 
 def write_corpus(path, name, documents):
@@ -328,7 +330,7 @@ def only_batch(path, config, folder):
 
 def test_decoder_windows_are_plain_text(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
-    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, settings=SMALL)
     batch = only_batch(path, GPT2, folder)
     ids = batch.inputs["input_ids"]
     assert (ids.shape, ids.dtype, batch.masks) == ((4, 16), torch.int64, {"decoder": None})
@@ -343,7 +345,7 @@ def test_decoder_windows_are_plain_text(tmp_path, corpus, folder):
 
 def test_encoder_windows_stand_between_special_tokens(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
-    prepare(TEXT_ENTRY, folder, corpus, path, config=BERT, **SMALL)
+    prepare(TEXT_ENTRY, folder, corpus, path, config=BERT, settings=SMALL)
     batch = only_batch(path, BERT, folder)
     ids = batch.inputs["input_ids"]
     assert ids.shape == (4, 16)
@@ -356,7 +358,7 @@ def test_encoder_windows_stand_between_special_tokens(tmp_path, corpus, folder):
 
 def test_encoder_decoder_continues_its_text(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
-    prepare(TEXT_ENTRY, folder, corpus, path, config=T5, **SMALL)
+    prepare(TEXT_ENTRY, folder, corpus, path, config=T5, settings=SMALL)
     batch = only_batch(path, T5, folder)
     encoder, decoder = batch.inputs["input_ids"], batch.inputs["decoder_input_ids"]
     assert encoder.shape == decoder.shape == (4, 16)
@@ -370,7 +372,7 @@ def test_encoder_decoder_continues_its_text(tmp_path, corpus, folder):
 @pytest.mark.parametrize("corpus_name", ["kjv", "random-noise"])
 def test_speech_reads_seeded_noise(tmp_path, corpus, folder, corpus_name):
     path = tmp_path / "calibration.parquet"
-    prepare({"modality": "audio", "calibration": corpus_name}, folder, corpus, path, config=WHISPER, sequences=2, length=16)
+    prepare({"modality": "audio", "calibration": corpus_name}, folder, corpus, path, config=WHISPER, settings=Settings(2, 16))
     batch = only_batch(path, WHISPER, folder)
     assert batch.inputs["input_features"].shape == (2, 80, 3000)
     assert batch.inputs["input_features"].dtype == torch.float32
@@ -389,7 +391,7 @@ def test_speech_reads_seeded_noise(tmp_path, corpus, folder, corpus_name):
 def test_pictures_come_whole_then_as_seeded_crops(tmp_path, config, model, positions):
     path = tmp_path / "calibration.parquet"
     images = pictures(tmp_path / "images.parquet")
-    prepare({"modality": "image", "calibration": "images"}, tmp_path, images, path, config=config, **SMALL)
+    prepare({"modality": "image", "calibration": "images"}, tmp_path, images, path, config=config, settings=SMALL)
     rows = tables.read(path, "calibration")
     assert len(rows) == -(-4 * 16 // positions)
     assert [row["seed"] is None for row in rows] == [number < 3 for number in range(len(rows))]
@@ -415,7 +417,7 @@ def test_image_processors_that_do_not_suit_the_model(tmp_path, settings, words):
     (tmp_path / "preprocessor_config.json").write_text(settings)
     images = pictures(tmp_path / "images.parquet")
     with pytest.raises(InputError, match=rf"preprocessor_config\.json: {words}") as caught:
-        prepare({"modality": "image", "calibration": "images"}, tmp_path, images, tmp_path / "c.parquet", config=VIT, **SMALL)
+        prepare({"modality": "image", "calibration": "images"}, tmp_path, images, tmp_path / "c.parquet", config=VIT, settings=SMALL)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "c.parquet").exists()
 
@@ -424,7 +426,12 @@ def test_pictures_are_square(tmp_path):
     config = copy.deepcopy(VIT)
     config.image_size, config.patch_size = [32, 32], [8, 8]
     prepare(
-        {"modality": "image", "calibration": "random-noise"}, tmp_path, None, tmp_path / "c.parquet", config=config, sequences=1, length=17
+        {"modality": "image", "calibration": "random-noise"},
+        tmp_path,
+        None,
+        tmp_path / "c.parquet",
+        config=config,
+        settings=Settings(1, 17),
     )
     config.patch_size = [4, 8]
     with pytest.raises(InputError, match=r"patch_size is \[4, 8\]; calibration makes square pictures only"):
@@ -433,7 +440,7 @@ def test_pictures_are_square(tmp_path):
 
 def test_image_noise_is_gaussian(tmp_path):
     path = tmp_path / "calibration.parquet"
-    prepare({"modality": "image", "calibration": "random-noise"}, tmp_path, None, path, config=VIT, sequences=16, length=64)
+    prepare({"modality": "image", "calibration": "random-noise"}, tmp_path, None, path, config=VIT, settings=Settings(16, 64))
     pixels = only_batch(path, VIT, tmp_path).inputs["pixel_values"]
     assert pixels.shape == (61, 3, 32, 32)
     assert abs(float(pixels.mean())) < 0.01
@@ -452,7 +459,7 @@ def test_receptor_grids(tmp_path, tokeniser, expected):
     checkpoint = sceptr_folder(tmp_path / "sceptr", tokeniser)
     path = tmp_path / "calibration.parquet"
     entry = {"modality": "tokens", "calibration": "tcr"}
-    prepare(entry, checkpoint, receptors(tmp_path / "tcr.parquet"), path, config=SCEPTR, **SMALL)
+    prepare(entry, checkpoint, receptors(tmp_path / "tcr.parquet"), path, config=SCEPTR, settings=SMALL)
     batch = only_batch(path, SCEPTR, checkpoint)
     tokens, mask = batch.inputs["input_ids"], batch.masks["encoder"]
     assert tokens.dtype == torch.int64
@@ -468,7 +475,7 @@ def test_receptor_compartments_of_the_alpha_chain(tmp_path):
     path = tmp_path / "calibration.parquet"
     corpus = write_corpus(tmp_path / "tcr.parquet", "tcr", [("TRAV1*01/TRAJ1*01", "AC D CF"), ("TRBV1*01/TRBJ1*01", "Y W CAF")])
     checkpoint = sceptr_folder(tmp_path / "sceptr")
-    prepare({"modality": "tokens", "calibration": "tcr"}, checkpoint, corpus, path, config=SCEPTR, sequences=1, length=1)
+    prepare({"modality": "tokens", "calibration": "tcr"}, checkpoint, corpus, path, config=SCEPTR, settings=Settings(1, 1))
     (row,) = tables.read(path, "calibration")
     alpha = [2, 0, 0, 0, 3, 1, 2, 1, 4, 2, 2, 1, 5, 1, 1, 2, 4, 1, 2, 3, 7, 2, 2, 3]
     beta = [22, 1, 1, 4, 21, 1, 1, 5, 4, 1, 3, 6, 3, 2, 3, 6, 7, 3, 3, 6]
@@ -478,12 +485,12 @@ def test_receptor_compartments_of_the_alpha_chain(tmp_path):
 def test_random_tokens_are_uniform_over_the_ordinary_ids(tmp_path, folder):
     path = tmp_path / "calibration.parquet"
     entry = {"modality": "tokens", "calibration": "random-tokens"}
-    prepare(entry, folder, None, path, config=GPT2, sequences=64, length=64)
+    prepare(entry, folder, None, path, config=GPT2, settings=Settings(64, 64))
     counts = np.bincount(only_batch(path, GPT2, folder).inputs["input_ids"].flatten().numpy(), minlength=65)
     assert counts[:4].tolist() == [0, 0, 0, 0]  # two named by the config, two by the tokenizer
     expected = 64 * 64 / 61
     assert ((counts[4:] - expected) ** 2 / expected).sum() < 110  # chi squared, 60 degrees of freedom: p = 1e-4
-    prepare(entry, tmp_path / "no tokenizer here", None, path, config=GPT2, sequences=64, length=64)
+    prepare(entry, tmp_path / "no tokenizer here", None, path, config=GPT2, settings=Settings(64, 64))
     counts = np.bincount(only_batch(path, GPT2, folder).inputs["input_ids"].flatten().numpy(), minlength=65)
     assert (counts == 0).nonzero()[0].tolist() == [2, 3]
 
@@ -492,15 +499,93 @@ def test_a_tokenizer_can_be_borrowed(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
     (tmp_path / "bare").mkdir()
     with pytest.raises(InputError, match="bare: no tokenizer"):
-        prepare(TEXT_ENTRY, tmp_path / "bare", corpus, path, config=GPT2, **SMALL)
-    prepare(TEXT_ENTRY, tmp_path / "bare", corpus, path, config=GPT2, tokenizer_folder=folder, **SMALL)
+        prepare(TEXT_ENTRY, tmp_path / "bare", corpus, path, config=GPT2, settings=SMALL)
+    prepare(TEXT_ENTRY, tmp_path / "bare", corpus, path, config=GPT2, tokenizer_folder=folder, settings=SMALL)
     assert count_sequences(path) == 4
+
+
+def template_tokenizer(folder, beginning=None, ending=None):
+    """A checkpoint folder whose tokenizer knows WORDS and, when called, puts these words around a text."""
+    folder.mkdir()
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+    tokenizer.add_special_tokens(WORDS[:4])
+    around = [word for word in (beginning, "$A", ending) if word]
+    named = [(word, WORDS.index(word)) for word in around if word != "$A"]
+    tokenizer.post_processor = processors.TemplateProcessing(" ".join(around), special_tokens=named)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def ids_of(path):
+    return np.array([row["ids"] for row in tables.read(path, "calibration")])
+
+
+def prepared(tmp_path, folder, corpus, bos, config=GPT2, **more):
+    path = tmp_path / f"{bos}.parquet"
+    prepare(TEXT_ENTRY, folder, corpus, path, config=config, settings=replace(SMALL, bos=bos), **more)
+    metadata = read_metadata(path)
+    assert metadata["bos"] == bos
+    return ids_of(path), metadata["bos_ids"]
+
+
+def test_a_decoder_reads_a_beginning_of_text_token_only_where_the_setting_says_so(tmp_path, corpus):
+    """As Llama's and Gemma's: the tokenizer begins and ends a text with tokens of its own, which never reach a bare window."""
+    folder = template_tokenizer(tmp_path / "llama", "[CLS]", "[SEP]")
+    bare, recorded = prepared(tmp_path, folder, corpus, Bos.NEVER)
+    assert (recorded, bare.shape) == ("", (4, 16))
+    assert not np.isin(bare, (2, 3)).any()
+    for bos in (Bos.TOKENIZER, Bos.ALWAYS):
+        ids, recorded = prepared(tmp_path, folder, corpus, bos)
+        assert (recorded, ids.shape) == ("2", (4, 16))
+        assert (ids[:, 0] == 2).all()
+        assert not np.isin(ids[:, 1:], (2, 3)).any()
+        path = tmp_path / "shorter.parquet"
+        prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, settings=replace(SMALL, length=15))
+        np.testing.assert_array_equal(ids[:, 1:], ids_of(path))
+
+
+def test_without_a_template_only_always_adds_the_token_that_the_config_names(tmp_path, corpus):
+    folder = template_tokenizer(tmp_path / "gpt2")
+    bare, _ = prepared(tmp_path, folder, corpus, Bos.NEVER)
+    same, recorded = prepared(tmp_path, folder, corpus, Bos.TOKENIZER)
+    np.testing.assert_array_equal(bare, same)
+    assert recorded == ""
+    ids, recorded = prepared(tmp_path, folder, corpus, Bos.ALWAYS)
+    assert (recorded, set(ids[:, 0])) == ("2", {GPT2.bos_token_id})
+    nameless = GPT2Config(vocab_size=65, n_positions=64, n_embd=8, n_layer=1, n_head=2, bos_token_id=None)
+    with pytest.raises(InputError, match=r"calibration\.bos always: neither the tokenizer nor the config of this gpt2 model names"):
+        prepared(tmp_path, folder, corpus, Bos.ALWAYS, nameless)
+
+
+def test_a_borrowed_template_is_not_the_models_own(tmp_path, corpus):
+    lender = template_tokenizer(tmp_path / "lender", "[SEP]")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    ids, recorded = prepared(tmp_path, bare, corpus, Bos.TOKENIZER, tokenizer_folder=lender)
+    assert (recorded, (ids == 3).any()) == ("", False)
+    assert prepared(tmp_path, bare, corpus, Bos.ALWAYS, tokenizer_folder=lender)[1] == "2"
+
+
+def test_encoders_keep_their_own_special_tokens_whatever_the_setting(tmp_path, corpus, folder):
+    bare, _ = prepared(tmp_path, folder, corpus, Bos.NEVER, BERT)
+    ids, recorded = prepared(tmp_path, folder, corpus, Bos.ALWAYS, BERT)
+    np.testing.assert_array_equal(bare, ids)
+    assert recorded == ""
+
+
+def test_generated_ids_follow_a_beginning_of_text_token_only_by_always(tmp_path, folder):
+    entry, path = {"modality": "tokens", "calibration": "random-tokens"}, tmp_path / "c.parquet"
+    for bos, first in ((Bos.TOKENIZER, False), (Bos.ALWAYS, True)):
+        prepare(entry, folder, None, path, config=GPT2, settings=replace(SMALL, bos=bos))
+        assert (ids_of(path)[:, 0] == 2).all() == first
+        assert not (ids_of(path)[:, 1:] == 2).any()
 
 
 def test_same_input_same_bytes_and_another_seed_other_rows(tmp_path, corpus, folder):
     paths = [tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet")]
     for path, seed in zip(paths, (0, 0, 1), strict=True):
-        prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, seed=seed, **SMALL)
+        prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, settings=replace(SMALL, seed=seed))
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert read_metadata(paths[0])["ids_sha256"] != read_metadata(paths[2])["ids_sha256"]
 
@@ -508,7 +593,7 @@ def test_same_input_same_bytes_and_another_seed_other_rows(tmp_path, corpus, fol
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_shards_partition_the_sequences(tmp_path, corpus, folder, shards):
     path = tmp_path / "calibration.parquet"
-    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, sequences=7, length=16)
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, settings=Settings(7, 16))
     whole = only_batch(path, GPT2, folder).inputs["input_ids"]
     parts = [
         batch.inputs["input_ids"]
@@ -523,7 +608,7 @@ def test_shards_partition_the_sequences(tmp_path, corpus, folder, shards):
 
 def test_changed_rows_are_refused(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
-    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, settings=SMALL)
     rows, metadata = tables.read(path, "calibration"), read_metadata(path)
     rows[2]["ids"][5] += 1
     tables.write(path, "calibration", rows, metadata)
@@ -536,7 +621,7 @@ def test_changed_rows_are_refused(tmp_path, corpus, folder):
 
 def test_inputs_of_another_kind_of_model_are_refused(tmp_path, corpus, folder):
     path = tmp_path / "calibration.parquet"
-    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, **SMALL)
+    prepare(TEXT_ENTRY, folder, corpus, path, config=GPT2, settings=SMALL)
     with pytest.raises(InputError, match="holds ids, but a vit model takes pixel values"):
         batches(path, folder=folder, config=VIT)
 
@@ -561,7 +646,7 @@ def test_inputs_of_another_kind_of_model_are_refused(tmp_path, corpus, folder):
 def test_bad_input_is_one_clear_line(tmp_path, corpus, folder, entry, config, arguments, message):
     path = tmp_path / "calibration.parquet"
     with pytest.raises(InputError, match=message) as caught:
-        prepare(TEXT_ENTRY | entry, folder, corpus, path, config=config, **(SMALL | arguments))
+        prepare(TEXT_ENTRY | entry, folder, corpus, path, config=config, settings=replace(SMALL, **arguments))
     assert "\n" not in str(caught.value)
     assert not path.exists()
 
@@ -569,10 +654,10 @@ def test_bad_input_is_one_clear_line(tmp_path, corpus, folder, entry, config, ar
 def test_missing_and_empty_corpora_are_refused(tmp_path, folder):
     path = tmp_path / "calibration.parquet"
     with pytest.raises(InputError, match="calibration kjv: expected its corpus file"):
-        prepare(TEXT_ENTRY, folder, None, path, config=GPT2, **SMALL)
+        prepare(TEXT_ENTRY, folder, None, path, config=GPT2, settings=SMALL)
     empty = write_corpus(tmp_path / "empty.parquet", "kjv", [("nothing", "")])
     with pytest.raises(InputError, match=r"empty.parquet: the corpus is empty"):
-        prepare(TEXT_ENTRY, folder, empty, path, config=GPT2, **SMALL)
+        prepare(TEXT_ENTRY, folder, empty, path, config=GPT2, settings=SMALL)
     unpaired = write_corpus(tmp_path / "tcr.parquet", "tcr", [("TRAV1*01/TRAJ1*01", "AC D CF")])
     with pytest.raises(InputError, match="lacks alpha or beta chains"):
         prepare({"modality": "tokens", "calibration": "tcr"}, sceptr_folder(tmp_path / "s"), unpaired, path, config=SCEPTR)

@@ -273,11 +273,12 @@ def tiny_gpt2(tmp_path):
     from transformers import GPT2Config, GPT2Model
 
     from normgauge.calibration.prepare import prepare
+    from normgauge.calibration.settings import Settings
 
     config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"])
     GPT2Model(config).save_pretrained(tmp_path / "checkpoint")
     entry = {"modality": "text", "calibration": "random-tokens"}
-    prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
+    prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, settings=Settings(8, 16))
     return tmp_path
 
 
@@ -323,10 +324,11 @@ def test_more_shards_than_sequences_are_refused_before_any_weight_is_read(tmp_pa
     from transformers import GPT2Config
 
     from normgauge.calibration.prepare import prepare
+    from normgauge.calibration.settings import Settings
 
     config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"])
     entry = {"modality": "text", "calibration": "random-tokens"}
-    prepare(entry, tmp_path, None, tmp_path / "calibration.parquet", config=config, sequences=8, length=16)
+    prepare(entry, tmp_path, None, tmp_path / "calibration.parquet", config=config, settings=Settings(8, 16))
     for shard in range(9):
         with pytest.raises(InputError, match=r"capture.shards 9: more than the 8 sequences"):
             capture_shard(tmp_path, tmp_path / "no checkpoint", {}, shard, 9)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from normgauge.calibration.prepare import prepare
+from normgauge.calibration.settings import Settings
 from normgauge.checkpoints.building import build_model
 from normgauge.command import main
 from normgauge.gauge.admissible import gauge_spaces
@@ -41,7 +42,7 @@ def stored(path, checkpoint, **changes):
 def calibrated(folder, checkpoint, sequences=6, length=64):
     """Random tokens for a checkpoint, beside its folder; the arguments that name them."""
     entry, path = {"modality": "tokens", "calibration": "random-tokens"}, folder.with_name("calibration.parquet")
-    prepare(entry, folder, None, path, config=checkpoint.config, sequences=sequences, length=length)
+    prepare(entry, folder, None, path, config=checkpoint.config, settings=Settings(sequences, length))
     return ["--calibration", str(path)]
 
 

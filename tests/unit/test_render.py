@@ -93,6 +93,15 @@ def test_generated_inputs_are_noted() -> None:
     assert input_notes({"inputs": "random-tokens"}) == ["reads generated inputs (random-tokens)"]
     assert input_notes({"inputs": "noise as audio, kjv"}) == ["hears seeded Gaussian noise, not speech"]
     assert input_notes({"inputs": "kjv"}) == []
+    assert input_notes({"inputs": "kjv, behind token 2"}) == ["every sequence begins with the token 2"]
+
+
+def test_a_beginning_of_text_token_is_named_beside_the_corpus(tmp_path: Path) -> None:
+    inputs = write_results(tmp_path, [replace(STUDY[0], model="begun")])
+    (path,) = [path for path in inputs if path.name == "stacks.parquet" and path.parent.name != "reinitialised"]
+    assert read_subjects(inputs, ())[0].inputs == "kjv"
+    tables.write(path, "stacks", tables.read(path, "stacks"), {"calibration_bos": "tokenizer", "calibration_bos_ids": "2"})
+    assert read_subjects(inputs, ())[0].inputs == "kjv, behind token 2"
 
 
 # --- result tables ---

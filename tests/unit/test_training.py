@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from normgauge.calibration.batches import batches
 from normgauge.calibration.prepare import prepare
+from normgauge.calibration.settings import Settings
 from normgauge.errors import InputError
 from normgauge.schemas.inputs import tables
 from normgauge.training.recipes import RECIPES, model_config
@@ -100,7 +101,7 @@ def test_something_is_learned(trained, recipe):
 def test_the_folder_calibrates_itself(corpus, trained, recipe, tmp_path):
     config = AutoModelForCausalLM.from_pretrained(trained[recipe]).config
     path = tmp_path / "calibration.parquet"
-    prepare({"modality": "text", "calibration": "kjv"}, trained[recipe], corpus, path, config=config, sequences=4, length=256)
+    prepare({"modality": "text", "calibration": "kjv"}, trained[recipe], corpus, path, config=config, settings=Settings(4, 256))
     (batch,) = batches(path, folder=trained[recipe], config=config)
     assert batch.inputs["input_ids"].shape == (4, 256)
 

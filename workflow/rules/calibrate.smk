@@ -39,5 +39,6 @@ rule prepare_calibration:
         sequences=calibration_option("sequences"),
         length=calibration_option("length"),
         seed=config["calibration"]["seed"],
+        bos=calibration_option("bos"),
     script:
         "../scripts/prepare_calibration.py"

@@ -4,6 +4,7 @@ from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
     from normgauge.calibration.prepare import prepare
+    from normgauge.calibration.settings import Bos, Settings
     from normgauge.checkpoints.configuration import open_config
 
     set_arithmetic(snakemake.threads)
@@ -14,8 +15,6 @@ with reporting(snakemake):
         snakemake.input.get("corpus") or None,
         snakemake.output[0],
         config=open_config(folder, entry.get("config")),
-        sequences=params.sequences,
-        length=params.length,
-        seed=params.seed,
+        settings=Settings(params.sequences, params.length, params.seed, Bos(params.bos)),
         tokenizer_folder=snakemake.input.get("tokenizer") or None,
     )

@@ -13,8 +13,9 @@ import numpy as np
 
 from normgauge.calibration.corpora import Content, corpus_named, digest_lines
 from normgauge.calibration.inputs import content_sha256, image_processor, image_side, picture, pixel_values
-from normgauge.calibration.interfaces import MODALITIES, Interface, interface_of, maximum_length, special_ids, vocabulary_size
-from normgauge.calibration.tokenisation import choose_windows, find_tokenizer, load_tokenizer, token_stream
+from normgauge.calibration.interfaces import MODALITIES, Interface, interface_of, maximum_length
+from normgauge.calibration.settings import DEFAULT, Settings
+from normgauge.calibration.token_ids import beginning, token_ids, token_source
 from normgauge.errors import InputError
 from normgauge.schemas.inputs import tables
 from normgauge.tables import read_metadata
@@ -49,9 +50,7 @@ def prepare(
     path: str | os.PathLike[str],
     *,
     config: Any,
-    sequences: int = 32,
-    length: int = 256,
-    seed: int = 0,
+    settings: Settings = DEFAULT,
     tokenizer_folder: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write calibration.parquet (schema `calibration`) for one checkpoint.
@@ -62,10 +61,13 @@ def prepare(
     Token models and Whisper get `sequences` rows of `length` ids. Pictures and receptors get as many rows as reach
     `sequences * length` token positions, since they have no common length. docs/calibration.md has the exact recipe.
 
-    Metadata: input_kind, corpus, corpus_sha256, tokenizer_sha256, ids_sha256 (over the rows' sha256), sequences (rows), length, seed.
+    Metadata: input_kind, corpus, corpus_sha256, tokenizer_sha256, ids_sha256 (over the rows' sha256), sequences (rows), length, seed,
+    bos (the setting) and bos_ids (the ids before a decoder-only model's window, joined by spaces).
     Raises InputError for an unknown model_type or corpus, a modality or corpus that does not suit the model, a length beyond the model's
-    positions, a missing tokenizer, ids beyond the vocabulary, and a corpus that is empty, short or another than the entry names.
+    positions, a missing tokenizer or beginning-of-text id, ids beyond the vocabulary, and a corpus that is empty, short or another
+    than the entry names.
     """
+    sequences, length, seed = settings.sequences, settings.length, settings.seed
     if sequences < 1 or length < 1:
         raise InputError(f"calibration: sequences {sequences} and length {length} must both be at least 1")
     interface = _checked_interface(entry, config, length)
@@ -75,8 +77,10 @@ def prepare(
     elif interface is Interface.IMAGE:
         rows = _image_rows(documents, folder, config, sequences * length, seed)
     else:
-        ids, tokenizer_sha256 = _token_ids(interface, entry, documents, tokenizer_folder or folder, config, (sequences, length), seed)
-        metadata["tokenizer_sha256"] = tokenizer_sha256
+        source = token_source(interface, documents, folder, tokenizer_folder)
+        begin = beginning(source, config, settings.bos) if interface is Interface.DECODER else ()
+        ids = token_ids(source, entry, config, settings, begin)
+        metadata |= {"tokenizer_sha256": source.sha256, "bos_ids": " ".join(map(str, begin))}
         rows = _token_rows(interface, ids, metadata["corpus"], seed)
     for number, row in enumerate(rows):
         row["sequence"] = number
@@ -87,6 +91,7 @@ def prepare(
         "sequences": str(len(rows)),
         "length": str(length),
         "seed": str(seed),
+        "bos": str(settings.bos),
     }
     tables.write(path, "calibration", rows, metadata)
 
@@ -120,7 +125,7 @@ def _checked_interface(entry: Mapping[str, Any], config: Any, length: int) -> In
 def _corpus(name: str, corpus_path: str | os.PathLike[str] | None) -> tuple[Rows, dict[str, str]]:
     corpus = corpus_named(name)
     if corpus.documents is None:
-        return [], {"corpus": name, "corpus_sha256": "", "tokenizer_sha256": "", "separator": ""}
+        return [], {"corpus": name, "corpus_sha256": "", "separator": "", "tokenizer_sha256": "", "bos_ids": ""}
     if corpus_path is None:
         raise InputError(f"calibration {name}: expected its corpus file; build it first")
     documents = tables.read(corpus_path, "corpus")
@@ -130,69 +135,7 @@ def _corpus(name: str, corpus_path: str | os.PathLike[str] | None) -> tuple[Rows
     if not any(document["text"] or document["payload"] for document in documents):
         raise InputError(f"{Path(corpus_path).name}: the corpus is empty; delete it and rerun")
     kept = {key: metadata[key] for key in ("corpus", "corpus_sha256", "separator")}
-    return documents, kept | {"tokenizer_sha256": ""}
-
-
-def _token_ids(
-    interface: Interface,
-    entry: Mapping[str, Any],
-    documents: Rows,
-    tokenizer_folder: str | os.PathLike[str],
-    config: Any,
-    shape: tuple[int, int],
-    seed: int,
-) -> tuple[np.ndarray, str]:
-    """Ids (sequences, length), or (sequences, length, 2) = encoder, decoder for an encoder-decoder; and the tokenizer's sha256.
-
-    Encoders: windows between the tokenizer's own special tokens. Decoders of encoder-decoders begin with their start token, and the
-    decoder of T5 continues the text that its encoder reads. Decoder-only models: plain windows.
-    """
-    sequences, length = shape
-    vocabulary = vocabulary_size(config)
-    prefix: tuple[int, ...] = ()
-    suffix: tuple[int, ...] = ()
-    if documents:
-        tokenizer = load_tokenizer(tokenizer_folder)
-        if interface in (Interface.ENCODER, Interface.ENCODER_DECODER):
-            prefix, suffix = tokenizer.prefix, tokenizer.suffix
-    start = (config.decoder_start_token_id,) if interface in (Interface.ENCODER_DECODER, Interface.SPEECH) else ()
-    if None in start:
-        raise InputError(f"config of this {config.model_type} model: decoder_start_token_id is missing; set it under `config`")
-    if interface is Interface.SPEECH:
-        prefix, start = start, ()
-    content = length - len(prefix) - len(suffix)
-    continuation = length - len(start) if interface is Interface.ENCODER_DECODER else 0
-    if content < 1:
-        raise InputError(f"calibration.length {length}: leaves no room beside the special tokens; raise it")
-    if documents:
-        texts = [document["text"] for document in documents]
-        stream = token_stream(texts, corpus_named(entry["calibration"]).separator, tokenizer.tokenizer, vocabulary)
-        windows, sha256 = choose_windows(stream, content + continuation, sequences, seed), tokenizer.sha256
-    else:
-        windows, sha256 = _random_ids(config, tokenizer_folder, (sequences, content + continuation), seed), ""
-    rows = _framed(windows[:, :content], prefix, suffix)
-    if interface is Interface.ENCODER_DECODER:
-        rows = np.stack([rows, _framed(windows[:, content:], start, ())], axis=2)
-    if rows.max() >= vocabulary:
-        raise InputError(f"special token id {rows.max()} is beyond the model's vocabulary of {vocabulary}; use the model's own tokenizer")
-    return rows, sha256
-
-
-def _framed(windows: np.ndarray, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> np.ndarray:
-    before = np.tile(np.asarray(prefix, dtype=np.int32), (len(windows), 1))
-    after = np.tile(np.asarray(suffix, dtype=np.int32), (len(windows), 1))
-    return np.concatenate([before, windows, after], axis=1)
-
-
-def _random_ids(config: Any, folder: str | os.PathLike[str], shape: tuple[int, int], seed: int) -> np.ndarray:
-    """Uniform ids over the vocabulary without the special ids that the config or the folder's tokenizer names: int32."""
-    excluded = special_ids(config)
-    if find_tokenizer(folder) is not None:
-        excluded |= load_tokenizer(folder).special_ids
-    allowed = np.setdiff1d(np.arange(vocabulary_size(config), dtype=np.int32), sorted(excluded))
-    if not allowed.size:
-        raise InputError(f"vocabulary of {vocabulary_size(config)}: holds special tokens only; random ids need at least one other")
-    return np.random.default_rng(seed).choice(allowed, size=shape)
+    return documents, kept | {"tokenizer_sha256": "", "bos_ids": ""}
 
 
 def _row(kind: str, source: str, *, ids: np.ndarray | None = None, columns: int = 1, seed: int | None = None, payload: bytes | None = None):

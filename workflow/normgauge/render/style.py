@@ -209,11 +209,12 @@ def weight_notes(row: dict[str, object]) -> list[str]:
 
 
 def input_notes(row: dict[str, object]) -> list[str]:
-    """What a reader must know about the inputs behind a row: generated ones."""
-    inputs = str(row["inputs"])
+    """What a reader must know about the inputs behind a row: generated ones, and a token before each sequence."""
+    inputs, _, token = str(row["inputs"]).partition(", behind token ")
+    begun = [f"every sequence begins with the token {token}"] if token else []
     if inputs.startswith("noise as audio"):
         return ["hears seeded Gaussian noise, not speech"]
-    return [f"reads generated inputs ({inputs})"] if inputs.startswith("random-") else []
+    return [*([f"reads generated inputs ({inputs})"] if inputs.startswith("random-") else []), *begun]
 
 
 def plain(text: str) -> str:

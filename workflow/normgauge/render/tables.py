@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from normgauge.errors import InputError
 from normgauge.schemas.fingerprint import tables
-from normgauge.tables import BOOL, FLOAT, STRING, STRINGS
+from normgauge.tables import BOOL, FLOAT, STRING, STRINGS, read_metadata
 from normgauge.yaml_files import read_yaml
 
 Row = dict[str, Any]
@@ -169,7 +169,7 @@ def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> 
         "model": manifest["model"],
         "revision": manifest["revision"],
         "stored_as": max(sorted(stored), key=stored.__getitem__),
-        "inputs": f"noise as audio, {manifest['calibration']}" if manifest["modality"] == "audio" else manifest["calibration"],
+        "inputs": _inputs(manifest, read_metadata(_require(folder, files, "stacks"))),
     }
     own: dict[str, Any] = {kind: tables.read(_require(folder, files, kind), kind) for kind in kinds}
     if manifest["provenance"] == RANDOM:
@@ -180,6 +180,13 @@ def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> 
         twin = f"reinitialised_{kind}"
         own[f"random_{kind}"] = tables.read(_require(folder, files, twin), twin)
     return Subject(**labels, **own)
+
+
+def _inputs(manifest: Mapping[str, Any], measured: Mapping[str, str]) -> str:
+    """What the model read: the corpus, and behind which token where the calibration says so."""
+    heard = "noise as audio, " if manifest["modality"] == "audio" else ""
+    begun = f", behind token {ids}" if (ids := measured.get("calibration_bos_ids")) else ""
+    return f"{heard}{manifest['calibration']}{begun}"
 
 
 def _require(folder: Path, files: Mapping[str, Path], kind: str) -> Path:

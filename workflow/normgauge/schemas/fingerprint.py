@@ -185,7 +185,10 @@ _STACK = (
 
 _SEED = (("seed", INT, "!initialisation seed"),)
 
-_INPUTS = "!what the model read: the corpus, of which random-* are generated; audio is seeded Gaussian noise for any corpus"
+_INPUTS = (
+    "!what the model read: the corpus, of which random-* are generated, and the token before each sequence if any; "
+    "audio is seeded Gaussian noise for any corpus"
+)
 
 _IDENTITY = (
     ("model", STRING, "!model id"),
