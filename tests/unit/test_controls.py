@@ -12,6 +12,7 @@ from normgauge.render.controls.reading import Control, Must, Reading, rows_of
 from normgauge.render.controls.registry import CONTROLS, NO_CONTROLS, SCHEMAS, shown_columns
 from normgauge.render.controls.table import draw_controls, write_table
 from normgauge.schemas.controls import tables
+from normgauge.schemas.gauge import IN_GROUP, NO_SIGNS
 from result_samples import filled
 from unit.test_render import assert_legible
 
@@ -50,6 +51,9 @@ FALSE = {"symmetric": False, "predicted_effect": 0.5, "relative_deviation": 0.1}
 TRUE = {"symmetric": True, "relative_deviation": 1e-14}
 RANK = {"architecture": "tiny", "smallest_nonzero": 1e-5, "largest_zero": 1e-16, "floor": 1e-13, "violation": 1e-9}
 NULL = {"pair": "a to b", "confirmatory": True, "smallest_p": 1e-3, "null_deviation": 1.0, "p": 0.4}
+
+MATCH = {"part": "residual", "pooled": True, "tokens": 22, "width": 576, "negative": 0.5}
+UNPREDICTED = None  # no effect can be predicted of it: it never has power
 
 # by control and table: rows that pass, what a fault changes in the last of them, and what takes its power away
 PLANTED = {
@@ -96,6 +100,13 @@ PLANTED = {
         {"transported": "failed"},
         {"predicted_error": 0.0, "raw_error": 0.0},
     ),
+    ("streams matched, no signs", "gauge_table15"): (
+        [MATCH | {"match": IN_GROUP, "permutation_accuracy": 0.99}, MATCH | {"match": NO_SIGNS, "permutation_accuracy": 0.5}],
+        {"permutation_accuracy": 0.99},
+        {"negative": 0.0},
+    ),
+    ("streams matched, free signs", "gauge_table15"): UNPREDICTED,
+    ("streams matched, greedy", "gauge_table15"): UNPREDICTED,
     ("names of coordinates after a gauge", "gauge_table8"): (
         [{"chance": 0.035, "raw_overlap": 0.05, "top": 20, "width": 576}],
         {"raw_overlap": 1.0},
@@ -132,7 +143,12 @@ def judged(control: Control, rows) -> str:
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: f"{control.name}, {control.table}")
 def test_each_control_passes_fails_and_says_when_it_has_no_power(control):
-    sound, fault, powerless = PLANTED[control.name, control.table.removeprefix("reinitialised_")]
+    if (planted := PLANTED[control.name, control.table.removeprefix("reinitialised_")]) is UNPREDICTED:
+        label = f"control: {control.name.removeprefix('streams matched, ')}"
+        rows = [MATCH | {"match": each, "permutation_accuracy": 0.9} for each in (IN_GROUP, label)]
+        assert judged(control, rows) == "no power"
+        return
+    sound, fault, powerless = planted
     assert judged(control, sound) == "passed"
     if fault is not None:
         assert judged(control, [*sound[:-1], sound[-1] | fault]) == "failed"

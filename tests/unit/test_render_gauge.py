@@ -45,6 +45,7 @@ def recovered(site: str, seed: int, tokens: int, method: str, place: float, sign
         "method": method,
         "permutation_accuracy": place,
         "sign_accuracy": sign,
+        "negative": None if sign is None else 0.5,
         "uncertain": 1 - place,
         "certain_accuracy": 1.0 if place else None,
         "map_error": None,

@@ -98,6 +98,7 @@ def _recovered(rows: Rows) -> list[Row]:
                 "permutation_accuracy_min": min(row["permutation_accuracy"] for row in group),
                 "sign_accuracy": mean(signs) if signs else None,
                 "sign_accuracy_min": min(signs, default=None),
+                "negative": _mean_known(group, "negative"),
                 "uncertain": mean(row["uncertain"] for row in group),
                 "certain_accuracy_min": min(_known(group, "certain_accuracy"), default=None),
                 **{key: max(_known(group, key), default=None) for key in ("map_error", "query_error", "condition")},

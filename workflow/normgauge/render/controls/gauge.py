@@ -7,6 +7,7 @@ from functools import partial
 from math import sqrt
 
 from normgauge.render.controls.reading import CRITICAL, Control, Must, Reading, Rows, model_of
+from normgauge.schemas.gauge import FREE_SIGNS, GREEDY, IN_GROUP, NO_SIGNS
 
 STUDY = "signed permutations"
 SHOWN = 1e-7  # relative deviation, float64, by which a control must change the outputs
@@ -44,6 +45,20 @@ def _transported(rows: Rows) -> Iterator[Reading]:
     for row in rows:
         expected = max(row["predicted_error"], row["raw_error"]) ** 0.5
         yield Reading(model_of(row), expected, SAME, row["transported_deviation"], row["transported"])
+
+
+def _wrong_match(label: str, rows: Rows) -> Iterator[Reading]:
+    """Coordinates that a match outside the group misses of a recorded gauge, beside what the match inside it misses.
+
+    Without signs those of negative sign cannot be found. Free signs, and greedy choices, may miss anything or nothing.
+    """
+    streams = [row for row in rows if row["part"] == "residual" and row["pooled"]]
+    inside = {(model_of(row), row["tokens"]): row["permutation_accuracy"] for row in streams if row["match"] == IN_GROUP}
+    for row in streams:
+        if row["match"] == label:
+            found = inside[model_of(row), row["tokens"]]
+            expected = row["negative"] if label == NO_SIGNS else None
+            yield Reading(model_of(row), expected, 1 - found + 1 / row["width"], found - row["permutation_accuracy"])
 
 
 def _names(rows: Rows) -> Iterator[Reading]:
@@ -108,6 +123,25 @@ CONTROLS = (
         "relative to the largest output",
         _transported,
         {"gauge_transport": ("transported", "transported_deviation", "permutation_error")},
+    ),
+    *(
+        Control(
+            STUDY,
+            f"streams matched, {label.removeprefix('control: ')}",
+            "gauge_table15",
+            ("match", "negative"),
+            fault,
+            Must.SHOW,
+            "share of coordinates missed",
+            partial(_wrong_match, label),
+            dict.fromkeys(("gauge_recovery", "gauge_table11", "gauge_table13", "gauge_alignment"), ("match",)),
+            CRITICAL,
+        )
+        for label, fault in (
+            (NO_SIGNS, "a recovery that needs no signs"),
+            (FREE_SIGNS, "a recovery that is as good outside the group"),
+            (GREEDY, "a recovery that needs no assignment"),
+        )
     ),
     Control(
         STUDY,

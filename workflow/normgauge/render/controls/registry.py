@@ -29,7 +29,6 @@ NO_CONTROLS = {
     "predicted_ratio_high": "the same",
     "random_predicted": "a prediction, printed beside the measured value",
     "trained_predicted": "the same",
-    "match": "how a match was made; its rows are compared in the table itself",
     "low": "a bin of the histogram whose test is a control",
     "log10_null": "the power of a certificate itself; the control of its probabilities is the test at wrong places",
     "symmetry": "the name of what is tried",
