@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pyarrow as pa
 
+from normgauge.jackknife import standard_error
 from normgauge.schemas.fingerprint import tables
 from normgauge.tables import BOOL, FLOAT, INT, INTS, STRING, STRINGS
 
@@ -53,7 +54,22 @@ def filled(schema: pa.Schema, **values: Any) -> dict[str, Any]:
     neutral = {STRING: "", INT: 0, FLOAT: 0.0, BOOL: False, STRINGS: [], INTS: []}
     row = {each.name: None if each.nullable else neutral[each.type] for each in schema}
     assert set(values) <= set(row), set(values) - set(row)
-    return row | values
+    return uncertain(row | values)
+
+
+def uncertain(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with replicates of eight groups, spread over 2 % in a way of each row's own, wherever it has a column for their error."""
+    names = [name.removesuffix("_se") for name in row if name.endswith("_se") and row.get(name.removesuffix("_se"))]
+    if "replicates" not in row or row.get("below_floor"):
+        return row
+    samples = [row["n"] // 8] * 8
+    waves = {name: 1 + 0.02 * numpy.sin(numpy.arange(8) + 3 * row[name]) for name in names}
+    replicates = {name: (row[name] * wave).tolist() for name, wave in waves.items()}
+    if "delta" in replicates:  # what varies is the ratio
+        replicates["delta"] = (1 - (1 - row["delta"]) * waves["delta"]).tolist()
+    errors = {name: None for name in row if name.endswith("_se")}
+    errors |= {f"{name}_se": standard_error(row[name], found, samples) for name, found in replicates.items()}
+    return row | errors | {"group_samples": samples, "replicates": sorted(replicates.items())}
 
 
 def ratios(sample: Sample, seed: int | None) -> list[float]:
@@ -69,48 +85,46 @@ def stack_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
     rows = []
     for stack in sample.stacks:
         for dtype in sample.dtypes:
-            rows.append(
-                filled(
-                    tables.schemas["stacks"],
-                    model=sample.model,
-                    revision=sample.revision,
-                    stack=stack,
-                    primary=stack == sample.stacks[-1],
-                    family="sample",
-                    provenance=sample.provenance,
-                    precision=sample.precision,
-                    objective=sample.objective,
-                    placement=sample.placement,
-                    norm_kind=sample.norm,
-                    norm_kind_parameters=sample.norm,
-                    norm_kind_activations=sample.norm,
-                    norm_kinds_agree=True,
-                    blocks=sample.blocks,
-                    width=sample.width,
-                    n=sample.n,
-                    n_over_d=sample.n / sample.width,
-                    forward_dtype=dtype,
-                    accumulation="cov64",
-                    body_sigma_low=0.7 * min(profile),
-                    body_sigma_high=0.7 * max(profile),
-                    behaviour=sample.behaviour,
-                    behaviour_smallest_active=sample.behaviour,
-                    fixed_rank=sample.width,
-                    fixed_rank_min_ratio=min(profile),
-                    fixed_rank_max_ratio=max(profile),
-                    min_ratio=min(profile),
-                    min_ratio_block=1,
-                    max_ratio=max(profile),
-                    output_ratio=profile[-1],
-                    post_norm_ratio=2.95 if seed is None else 0.06 + 0.001 * seed,
-                    post_norm_cos_gamma_inv=0.99999 if layer else 0.021,
-                    post_norm_cos_ones=0.973 if layer else 0.013,
-                    random_direction_null=sample.width**-0.5,
-                    protocol=list(sample.protocol),
-                    flags=list(sample.flags),
-                )
-                | (sample.changes if seed is None else {})
+            row = filled(
+                tables.schemas["stacks"],
+                model=sample.model,
+                revision=sample.revision,
+                stack=stack,
+                primary=stack == sample.stacks[-1],
+                family="sample",
+                provenance=sample.provenance,
+                precision=sample.precision,
+                objective=sample.objective,
+                placement=sample.placement,
+                norm_kind=sample.norm,
+                norm_kind_parameters=sample.norm,
+                norm_kind_activations=sample.norm,
+                norm_kinds_agree=True,
+                blocks=sample.blocks,
+                width=sample.width,
+                n=sample.n,
+                n_over_d=sample.n / sample.width,
+                forward_dtype=dtype,
+                accumulation="cov64",
+                body_sigma_low=0.7 * min(profile),
+                body_sigma_high=0.7 * max(profile),
+                behaviour=sample.behaviour,
+                behaviour_smallest_active=sample.behaviour,
+                fixed_rank=sample.width,
+                fixed_rank_min_ratio=min(profile),
+                fixed_rank_max_ratio=max(profile),
+                min_ratio=min(profile),
+                min_ratio_block=1,
+                max_ratio=max(profile),
+                output_ratio=profile[-1],
+                post_norm_ratio=2.95 if seed is None else 0.06 + 0.001 * seed,
+                post_norm_cos_gamma_inv=0.99999 if layer else 0.021,
+                post_norm_cos_ones=0.973 if layer else 0.013,
+                random_direction_null=sample.width**-0.5,
+                protocol=list(sample.protocol),
+                flags=list(sample.flags),
             )
+            rows.append(uncertain(row | (sample.changes if seed is None else {})))
     return rows
 
 

@@ -12,6 +12,7 @@ ORDER = (
     "errors",
     "yaml_files",
     "progress",
+    "jackknife",
     "provenance",
     "tables",
     "schemas",
@@ -29,7 +30,7 @@ ORDER = (
     "render",
     "command",
 )
-RENDER_MAY_IMPORT = {"errors", "yaml_files", "provenance", "tables", "schemas", "render"}
+RENDER_MAY_IMPORT = {"errors", "yaml_files", "jackknife", "provenance", "tables", "schemas", "render"}
 
 
 def rooms_imported_by(source: str) -> set[str]:

@@ -282,7 +282,7 @@ def test_twins_of_table2_are_medians_counts_and_unions(study: list[Path]) -> Non
     assert twin["max_ratio"] == 3.0
     assert (twin["behaviour"], twin["flags"], twin["min_ratio_block"]) == ("up (3/5), dip (2/5)", ["a", "b", "c"], None)
     (compared,) = trained_vs_random([Subject("gpt2-nano", "seed42", "F32", "kjv", stacks=[own], random_stacks=twins)], [])
-    assert (compared["random_max_ratio"], compared["random_max_ratio_low"], compared["random_max_ratio_high"]) == (3.0, 1.0, 5.0)
+    assert (compared["random_max_ratio"], compared["random_max_ratio_seed_low"], compared["random_max_ratio_seed_high"]) == (3.0, 1.0, 5.0)
 
 
 def test_ratios_at_a_fixed_rank_stand_beside_the_published_ones(subjects: list[Subject]) -> None:

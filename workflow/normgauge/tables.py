@@ -23,6 +23,7 @@ from normgauge.provenance import atomic_path
 
 STRING, INT, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 STRINGS, INTS = pa.list_(pa.string()), pa.list_(pa.int32())
+FLOATS_BY_NAME = pa.map_(pa.string(), pa.list_(pa.float64()))
 
 
 def schema(*fields: tuple[str, pa.DataType, str] | tuple[str, pa.DataType, str, str]) -> pa.Schema:

@@ -8,6 +8,7 @@ from typing import Any
 
 from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
+from normgauge.fingerprint.jackknife import ratio_uncertainty, schur_uncertainty, spectrum_uncertainty, stack_uncertainty
 from normgauge.fingerprint.kernel import NormFacts
 from normgauge.fingerprint.profile import (
     behaviour,
@@ -84,12 +85,15 @@ def fingerprint_rows(measurement: Measurement, identity: Identity, force_cov32: 
         flags = limits(columns, moments.least_samples, moments.d, norm, identity.precision)
         if site.norm and norm:
             flags += [f"protocol:{fault}" for fault in protocol_check(columns, moments, norm)]
-        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags})
+        uncertain = spectrum_uncertainty(moments, columns, norm, ranks.get(site.stack), own=site.norm is not None)
+        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags, **uncertain})
     for stack in identity.blocks:
         members = [row for row in rows if row["stack"] == stack]
         compared = ratio_columns(members)
+        embedding = next((row for row in members if row["tap"] == "embedding"), None)
         for row in members:
             row.update(compared[row["site"]])
+            row.update(ratio_uncertainty(row, embedding))
     return sorted(rows, key=_depth)
 
 
@@ -110,7 +114,8 @@ def schur_rows(measurement: Measurement, identity: Identity, force_cov32: bool =
         }
         flags = [flag for flag, holds in conditions.items() if holds]
         flags += [f"protocol:{fault}" for fault in schur_faults(columns)]
-        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags})
+        uncertain = schur_uncertainty(moments, columns, norm)
+        rows.append({**_place(site, moments, measurement.forward_dtype), **columns, "flags": flags, **uncertain})
     return sorted(rows, key=_depth)
 
 
@@ -135,8 +140,9 @@ def _stack_row(rows: Rows, schur: Rows, stack: str, norms: Mapping[str, NormFact
     body = [row for row in rows if row["tap"] == "output" and row["forward_dtype"] == embedding["forward_dtype"]]
     post = _post_norm_row(rows)
     width, n = embedding["d"], embedding["n"]
+    terminal = _terminal_row(rows, embedding)
     flagged = [(row["site"], flag) for row in (*rows, *schur) for flag in row["flags"]]
-    return {
+    row = {
         "model": identity.model,
         "revision": identity.revision,
         "stack": stack,
@@ -155,12 +161,13 @@ def _stack_row(rows: Rows, schur: Rows, stack: str, norms: Mapping[str, NormFact
         "forward_dtype": embedding["forward_dtype"],
         "accumulation": embedding["accumulation"],
         **_profile_columns(body, embedding, identity.placement),
-        "post_norm_ratio": _same_dtype_ratio(rows, embedding),
+        "post_norm_ratio": _value(terminal, "ratio_to_embedding"),
         **_post_norm_columns(post),
         "random_direction_null": width**-0.5,
         "protocol": sorted({f"{site}: {flag}" for site, flag in flagged if flag.startswith("protocol:")}),
         "flags": sorted({flag for row in rows for flag in row["flags"] if not flag.startswith("protocol:")}),
     }
+    return row | stack_uncertainty(row, body, post, terminal)
 
 
 def _norm_kind_columns(own: Sequence[NormFacts], post: Mapping[str, Any] | None, norms: Mapping[str, NormFacts]) -> dict[str, Any]:
@@ -235,9 +242,9 @@ def _post_norm_row(rows: Rows) -> dict[str, Any] | None:
     return min(candidates, key=lambda row: ROUNDOFF[row["forward_dtype"]], default=None)
 
 
-def _same_dtype_ratio(rows: Rows, embedding: Mapping[str, Any]) -> float | None:
-    matching = [row for row in rows if row["tap"] == "terminal_norm" and row["forward_dtype"] == embedding["forward_dtype"]]
-    return matching[0]["ratio_to_embedding"] if matching else None
+def _terminal_row(rows: Rows, embedding: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The terminal norm's row in the embedding's arithmetic: ratios compare like with like."""
+    return next((row for row in rows if row["tap"] == "terminal_norm" and row["forward_dtype"] == embedding["forward_dtype"]), None)
 
 
 def measure(measurements: Sequence[Measurement], identity: Identity, force_cov32: bool = False) -> tuple[Rows, Rows, Rows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ _COLUMNS, _LEFT, _RIGHT, _GUTTER = 4, 38.0, 5.0, 13.0
 _LEADING, _HEADING, _LEGEND, _TICKS, _XLABEL = 9.5, 16.0, 14.0, 18.0, 12.0
 
 
+_ERRORS = "Bars: one standard error over sequences (jackknife); band: range over seeds, each with its error."
 _POST_NORM = "Grey panels: post-norm models, where each block ends in a norm and depth invariance does not apply."
 
 
@@ -64,7 +66,14 @@ def figure3(rows: Rows) -> Figure:
             axes.set_facecolor(style.PALE)
         _plot_floor(axes, panel, limits[0])
         for kind in ("re-initialised", "trained"):
-            _plot_series(axes, panel.of_kind(kind), kind, "relative_depth", lambda row: row["fixed_rank_ratio"], lambda row: False)
+            _plot_series(
+                axes,
+                panel.of_kind(kind),
+                kind,
+                "relative_depth",
+                lambda row: row["fixed_rank_ratio"],
+                lambda row: row["fixed_rank_ratio_se"],
+            )
             _plot_smallest_active(axes, panel.of_kind(kind), kind)
 
     handles = [*_series_handles(rows), Line2D([], [], color=GREY, linewidth=0.6, label="ratio 1"), _FLOOR_HANDLE]
@@ -80,7 +89,7 @@ def figure3(rows: Rows) -> Figure:
         [
             f"${SIGMA}$: the $r_0$-th largest singular value of the centred activations, $r_0$ the active rank of $X_0$. "
             "floor: the larger of forward and accumulation floor "
-            f"over ${SIGMA}(X_0)$, written out where it lies below the axis.",
+            f"over ${SIGMA}(X_0)$, written out where it lies below the axis. {_ERRORS}",
             *([_POST_NORM] if any(row["placement"] == "post-norm" for row in rows) else []),
         ],
     )
@@ -127,6 +136,7 @@ def figure6(rows: Rows) -> Figure:
                 kind,
                 "block",
                 lambda row: max(1 - known_delta(row), limits[0]),
+                lambda row: row["delta_se"],
                 lambda row: row["below_floor"],
                 lambda row: row["delta_lower"] is not None,
             )
@@ -138,7 +148,7 @@ def figure6(rows: Rows) -> Figure:
     notes = [
         rf"$A=X^\mathrm{{T}}\!X/n$ at the input of the query/key/value maps, ${DIRECTION}$ of the norm that feeds them. Hollow: ${FORM}$ "
         "(of the seeds, at least half of the values) lies at or below the rounding floor; a marker on the lower edge stands for "
-        "all smaller ratios."
+        f"all smaller ratios. {_ERRORS}"
     ]
     if predicted:
         handles.append(Line2D([], [], **_PREDICTED, label=r"$1/(1+T^2)$"))
@@ -198,11 +208,13 @@ def _plot_series(
     kind: str,
     x: str,
     value: Callable[[Row], float | None],
-    is_noise: Callable[[Row], bool],
+    error: Callable[[Row], float | None],
+    is_noise: Callable[[Row], bool] = lambda row: False,
     is_bound: Callable[[Row], bool] = lambda row: False,
 ) -> None:
-    """A line through the values (over seeds: the median, with a band from smallest to largest).
+    """A line through the values, with bars of one standard error over sequences.
 
+    Over seeds: the median, with a band from the smallest to the largest, each with its error.
     Markers are hollow where half of the values or more are noise, triangles pointing down where so many are upper bounds.
     """
     places: dict[float, list[Row]] = {}
@@ -216,10 +228,13 @@ def _plot_series(
     values = [[float(value(row) or 0.0) for row in places[depth]] for depth in depths]
     middle = [float(numpy.median(each)) for each in values]
     size = 3.0 if len(depths) <= 13 else 2.2
+    errors = [[error(row) or 0.0 for row in places[depth]] for depth in depths]
+    low = [min(map(operator.sub, *each)) for each in zip(values, errors, strict=True)]
+    high = [max(map(operator.add, *each)) for each in zip(values, errors, strict=True)]
     if kind == "re-initialised":
-        axes.fill_between(
-            depths, [min(each) for each in values], [max(each) for each in values], color=look["color"], alpha=0.3, linewidth=0, zorder=2
-        )
+        axes.fill_between(depths, low, high, color=look["color"], alpha=0.3, linewidth=0, zorder=2)
+    else:
+        axes.vlines(depths, low, high, color=look["color"], linewidth=0.9, zorder=look["zorder"])
     axes.plot(depths, middle, color=look["color"], linestyle=look["linestyle"], linewidth=1.0, zorder=look["zorder"])
     kinds = [(_mostly(places[depth], is_noise), _mostly(places[depth], is_bound)) for depth in depths]
     for noise, bound in sorted(set(kinds)):

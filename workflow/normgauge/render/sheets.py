@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -15,6 +16,10 @@ from normgauge.render.tables import mostly_below_floor
 from normgauge.render.typeset import BodyRow, Cell, Column, Line, Section, cell, draw_table, quiet
 
 _DASH = "— not defined or not measured for this model."
+_UNCERTAINTY = (
+    "±: one standard error over sequences, by the jackknife over groups of them; none where rounding hides it. "
+    "[ ] beneath: smallest and largest over seeds."
+)
 _DEVIATION = "* bold: differs from the published value by more than the tolerance in config/published.yaml."
 
 
@@ -62,6 +67,7 @@ def table1(rows: Rows) -> Figure:
     ]
     if any(row[f"{part}_lower_bound"] for row in rows for part in ("random", "trained")):
         text.append(r"≥: $\lambda_{\min}$ lies below floor in some of the values; they count as their lower bounds, and the median is one.")
+    text.append(_UNCERTAINTY)
     if any(0 < (row[f"{part}_below_floor"] or 0) < 0.5 for row in rows for part in ("random", "trained")):
         text.append("A percentage after a value is the share of the pooled values that lie below floor.")
     return draw_table(
@@ -84,8 +90,8 @@ def _delta_cell(row: Row, part: str) -> Cell:
         return (Line("below floor", slant="italic"), *(Line(text, size=style.NOTE, color=GREY) for text in reading))
     share = row[f"{part}_below_floor"]
     text = value + (f" {100 * share:.0f}%" if share else "")
-    shown = _deviating(text) if row[f"{part}_status"] == "deviates" else cell(text)
-    return shown + _ratio(median, "≤ " if bounded else "")
+    first = _deviating(text) if row[f"{part}_status"] == "deviates" else cell(text)
+    return first + _ratio(median, "≤ " if bounded else "") + _uncertain(row, f"{part}_median", lambda end: decimals(end, 4))
 
 
 def _bound(value: float, places: int) -> str:
@@ -100,7 +106,36 @@ def _ratio(delta: float, prefix: str = "") -> Cell:
 
 def _predicted_delta(row: Row, part: str) -> Cell:
     predicted = row[f"{part}_predicted"]
-    return cell("—") if predicted is None else cell(decimals(predicted, 4)) + _ratio(predicted)
+    return cell("—") if predicted is None else cell(decimals(predicted, 4)) + _ratio(predicted) + _uncertain(row, f"{part}_predicted")
+
+
+def _uncertain(row: Row, name: str, text: Callable[[float], str] = number) -> Cell:
+    """What stands under a number: its standard error over sequences, and its range over seeds where it is pooled from several."""
+    error, low, high = row.get(f"{name}_se"), row.get(f"{name}_seed_low"), row.get(f"{name}_seed_high")
+    texts = [] if error is None or row[name] is None else [f"± {number(error, 1)}"]
+    if low is not None and high is not None and low < high:
+        texts.append(f"[{text(low)}, {text(high)}]")
+    return tuple(Line(each, size=style.NOTE, color=GREY) for each in texts)
+
+
+def _uncertain_body(row: Row) -> Cell:
+    """The same under table 2's two values of sigma / sqrt(n)."""
+    names = ("body_sigma_low", "body_sigma_high")
+    scale = row["n"] ** -0.5
+    errors = [row[f"{name}_se"] for name in names]
+    ranges = [(row[f"{name}_seed_low"], row[f"{name}_seed_high"]) for name in names]
+    texts = [", ".join(f"± {number(error * scale, 1)}" for error in errors)] if None not in errors else []
+    if all(low is not None and low < high for low, high in ranges):
+        texts.append(", ".join(f"[{number(low * scale)}, {number(high * scale)}]" for low, high in ranges))
+    return tuple(Line(each, size=style.NOTE, color=GREY) for each in texts)
+
+
+def _samples(row: Row) -> Cell:
+    """n/d, and under it the different samples of X_0 per coordinate where those are fewer."""
+    first, distinct = cell(number(row["n_over_d"], 2)), row["distinct_over_d"]
+    if distinct is None or distinct > 0.9 * row["n_over_d"]:
+        return first
+    return (*first, Line(f"{number(distinct, 2)} different", size=style.NOTE, color=GREY))
 
 
 def _deviating(text: str) -> Cell:
@@ -150,15 +185,19 @@ def table2(rows: Rows) -> Figure:
 
         low, high = (row[f"body_sigma_{end}_per_sqrt_n"] for end in ("low", "high"))
         sigma = "below floor" if low is None else _range(low, high)
+
+        def cosine(name: str) -> Cell:
+            return value(decimals(row[name], 4), name) + _uncertain(row, name, lambda end: decimals(end, 4))
+
         measured = (
-            value(sigma, "body_sigma_low", "body_sigma_high"),
+            value(sigma, "body_sigma_low", "body_sigma_high") + _uncertain_body(row),
             value(plain(row["behaviour"]), "behaviour_smallest_active"),
-            value(decimals(row["post_norm_cos_gamma_inv"], 4), "post_norm_cos_gamma_inv"),
-            value(decimals(row["post_norm_cos_ones"], 4), "post_norm_cos_ones"),
+            cosine("post_norm_cos_gamma_inv"),
+            cosine("post_norm_cos_ones"),
         )
         if row["kind"] == "re-initialised":
             twin = quiet(f"re-initialised, {seed_count(row['seeds'])}{marks}")
-            greyed = tuple(tuple(Line(line.text, size=style.SMALL, color=GREY) for line in each) for each in measured)
+            greyed = tuple(tuple(replace(line, size=min(line.size, style.SMALL), color=GREY) for line in each) for each in measured)
             return [BodyRow((twin, quiet(""), quiet(""), quiet(""), quiet(""), *greyed), subordinate=True)]
         label = cell(names.of(row) + marks)
         if row["seeds"]:
@@ -167,7 +206,7 @@ def table2(rows: Rows) -> Figure:
             cell(plain(row["objective"] or "—")),
             value(str(row["blocks"]), "blocks"),
             value(str(row["width"]), "width"),
-            cell(number(row["n_over_d"], 2)),
+            _samples(row),
         )
         lines = [BodyRow((label, *shape, *measured))]
         if row["status"] != "not published":
@@ -180,7 +219,8 @@ def table2(rows: Rows) -> Figure:
         rf"ones belong to another number. behaviour: of ${SIGMA}(X_\ell)/{SIGMA}(X_0)$ along the depth, $r_0$ the rank of $X_0$. "
         r"Cosines: of the bottom singular direction $u_\perp$ of the centred activations after the terminal norm (post-norm models: at "
         f"the last block output). {_counts_note(rows)}",
-        "re-initialised: the same architecture from fresh seeds; medians over them, words counted where seeds differ.",
+        "re-initialised: the same architecture from fresh seeds; medians over them, words counted where seeds differ. "
+        f"different: samples of $X_0$ that differ, per coordinate. {_UNCERTAINTY}",
     ]
     return draw_table("Table 2. Residual-stream fingerprint", columns, _sections(rows, body), text + _closing(rows, notes))
 
@@ -244,32 +284,34 @@ def trained_vs_random(rows: Rows) -> Figure:
     def body(row: Row) -> list[BodyRow]:
         deviates = set(row["deviations"])
 
-        def value(name: str, suffix: str = "") -> Cell:
-            text = number(row[name]) + (suffix if row[name] is not None else "")
-            return _deviating(text) if name in deviates else cell(text)
+        def value(name: str, text: Callable[[float], str] = number) -> Cell:
+            shown = "—" if row[name] is None else text(row[name])
+            return (_deviating(shown) if name in deviates else cell(shown)) + _uncertain(row, name, text)
 
-        spread = ""
-        if row["random_max_ratio_low"] is not None and row["random_seeds"] > 1:
-            spread = f" [{number(row['random_max_ratio_low'])}, {number(row['random_max_ratio_high'])}]"
+        def four(value: float) -> str:
+            return decimals(value, 4)
+
         marks = notes.mark([*weight_notes(row), *input_notes(row), *map(_flag, row["notes"])])
         cells = (
             cell(names.of(row) + marks),
             cell(str(row["blocks"])),
             cell(str(row["random_seeds"] or "—")),
             value("trained_max_ratio"),
-            value("random_max_ratio", spread),
+            value("random_max_ratio"),
             value("trained_min_ratio"),
             value("random_min_ratio"),
             value("trained_post_norm_ratio"),
             value("random_post_norm_ratio"),
-            cell(decimals(row["trained_cos_gamma_inv"], 4)),
-            cell(decimals(row["random_cos_gamma_inv"], 4)),
+            value("trained_cos_gamma_inv", four),
+            value("random_cos_gamma_inv", four),
         )
         lines = [BodyRow(cells)]
         if _differs_at_fixed_rank(row):
-            fixed = [number(row[f"{part}_fixed_rank_{end}_ratio"]) for end in ("max", "min") for part in ("trained", "random")]
-            texts = (r"at the rank $r_0$ of $X_0$", "", "", *fixed, "", "", "", "")
-            lines.append(BodyRow(tuple(quiet(text) for text in texts), subordinate=True))
+            names_ = [f"{part}_fixed_rank_{end}_ratio" for end in ("max", "min") for part in ("trained", "random")]
+            fixed = [quiet(number(row[name])) + _uncertain(row, name) for name in names_]
+            blank = quiet("")
+            label = quiet(r"at the rank $r_0$ of $X_0$")
+            lines.append(BodyRow((label, blank, blank, *fixed, *[blank] * 4), subordinate=True))
         if row["status"] != "not published":
             published = [
                 _blank(row.get(f"published_{name}"), _printed)
@@ -281,8 +323,8 @@ def trained_vs_random(rows: Rows) -> Figure:
 
     text = [
         rf"$r_\ell={SIGMA}(X_\ell)/{SIGMA}(X_0)$: smallest active singular value of the centred block outputs over that of the embedding. "
-        "re-init.: the same architecture from fresh seeds, medians over them [smallest, largest]. In post-norm models every block ends "
-        f"in a norm, so the ratios describe the norms and do not test depth invariance. {_counts_note(rows)}"
+        "re-init.: the same architecture from fresh seeds, medians over them. In post-norm models every block ends "
+        f"in a norm, so the ratios describe the norms and do not test depth invariance. {_UNCERTAINTY} {_counts_note(rows)}"
     ]
     return draw_table("Trained against re-initialised", columns, _sections(rows, body), text + _closing(rows, notes))
 

@@ -19,6 +19,7 @@ import numpy
 import pyarrow as pa
 
 from normgauge.errors import InputError
+from normgauge.render import pooled
 from normgauge.schemas.fingerprint import tables
 from normgauge.tables import BOOL, FLOAT, STRING, STRINGS, read_metadata
 from normgauge.yaml_files import read_yaml
@@ -270,6 +271,8 @@ def _table1_row(subject: Subject, stack: str, dtype: str, trained: Rows, random:
         **_delta_statistics("random", random),
         **_delta_statistics("trained", trained),
     }
+    resolved = [each | {"delta": known_delta(each)} for each in random if each["delta_recovered"] is not None]
+    row["random_median_seed_low"], row["random_median_seed_high"] = pooled.over_seeds(resolved, "delta")
     model = subject.model if subject.stack(stack)["primary"] else None
     row |= _published_values(published, "table1", model, _published_columns("table1"))
     deviations: list[str] = []
@@ -306,22 +309,26 @@ def _delta_statistics(part: str, rows: Rows) -> Row:
 
     A lower bound counts as its value: the median is then one as well, unless all bounds lie above it, where the true values would too.
     """
-    defined = [row for row in rows if row["delta_recovered"] is not None]
-    low, median, high = _percentiles(known_delta(row) for row in defined)
+    defined = [row | {"delta": known_delta(row)} for row in rows if row["delta_recovered"] is not None]
+    low, median, high = _percentiles(row["delta"] for row in defined)
     bounds = [row["delta_lower"] for row in defined if row["delta_lower"] is not None]
-    ratio = _median(row["predicted_ratio"] for row in defined)
+    ratio = pooled.median(defined, "predicted_ratio")
     return {
         f"{part}_values": len(defined),
         f"{part}_median": median,
+        f"{part}_median_se": pooled.median_error(defined, "delta"),
         f"{part}_lower_bound": median is not None and any(bound <= median for bound in bounds),
         f"{part}_predicted": None if ratio is None else 1 - ratio,
-        f"{part}_mahalanobis_squared": _median(row["mahalanobis_squared"] for row in defined),
-        f"{part}_bottom_cos_gamma_inv": _median(row["bottom_cos_gamma_inv"] for row in defined),
+        f"{part}_predicted_se": pooled.median_error(defined, "predicted_ratio"),
+        f"{part}_mahalanobis_squared": pooled.median(defined, "mahalanobis_squared"),
+        f"{part}_mahalanobis_squared_se": pooled.median_error(defined, "mahalanobis_squared"),
+        f"{part}_bottom_cos_gamma_inv": pooled.median(defined, "bottom_cos_gamma_inv"),
+        f"{part}_bottom_cos_gamma_inv_se": pooled.median_error(defined, "bottom_cos_gamma_inv"),
         f"{part}_low": low,
         f"{part}_high": high,
         f"{part}_below_floor": _mean(float(row["below_floor"]) for row in defined),
-        f"{part}_quadratic_form": _median(row["quadratic_form"] for row in defined),
-        f"{part}_floor": _median(row["floor"] for row in defined),
+        f"{part}_quadratic_form": pooled.median(defined, "quadratic_form"),
+        f"{part}_floor": pooled.median(defined, "floor"),
     }
 
 
@@ -356,17 +363,25 @@ def table2(subjects: Sequence[Subject], published: Sequence[Published]) -> list[
         names = _unique((row["stack"], row["forward_dtype"]) for row in (*subject.stacks, *subject.random_stacks))
         for stack, dtype in names:
             for own in _at(subject.stacks, stack, dtype):
-                rows.append(_table2_row(subject, "trained", 0, own, published))
+                rows.append(_table2_row(subject, "trained", 0, own, published) | _seed_ranges(()))
             twins = _at(subject.random_stacks, stack, dtype)
             if twins:
                 kind = RANDOM if subject.is_random else "re-initialised"
                 seeds = len({row["seed"] for row in twins})
-                rows.append(_table2_row(subject, kind, seeds, _pool_stacks(twins), published))
+                rows.append(_table2_row(subject, kind, seeds, _pool_stacks(twins), published) | _seed_ranges(twins))
     return rows
 
 
+def _seed_ranges(twins: Rows) -> Row:
+    """The smallest and the largest over seeds of the numbers that table 2 prints."""
+    columns = ("body_sigma_low", "body_sigma_high", "post_norm_cos_gamma_inv", "post_norm_cos_ones")
+    ends = {column: pooled.over_seeds(twins, column) for column in columns}
+    return {f"{column}_seed_{end}": value for column, pair in ends.items() for end, value in zip(("low", "high"), pair, strict=True)}
+
+
 def _table2_row(subject: Subject, kind: str, seeds: int, stack: Row, published: Sequence[Published]) -> Row:
-    row = {**stack, "model": subject.model, "revision": subject.revision, "kind": kind, "seeds": seeds}
+    own = {name: value for name, value in stack.items() if name in tables.schemas["table2"].names}
+    row = {**own, "model": subject.model, "revision": subject.revision, "kind": kind, "seeds": seeds}
     row |= {"stored_as": subject.stored_as, "inputs": subject.inputs}
     columns = _published_columns("table2")
     model = subject.model if kind == "trained" and stack["primary"] else None
@@ -392,11 +407,15 @@ def _over_root(value: float | None, n: int | None) -> float | None:
 
 
 def _pool_stacks(rows: Rows) -> Row:
-    """One row of the stacks schema from several seeds: medians of numbers, words with their counts where seeds differ, the union of lists.
+    """One row of the stacks schema from several seeds: medians of numbers with the errors of these, words with their counts where
+    seeds differ, the union of lists.
 
     An integer stays only where all seeds agree, a truth only where it holds for all.
     """
-    return {field.name: _pool_values(field.type, [row[field.name] for row in rows]) for field in tables.schemas["stacks"]}
+    fields = [field for field in tables.schemas["stacks"] if field.name not in {"group_samples", "replicates"}]
+    found = {field.name: _pool_values(field.type, [row[field.name] for row in rows]) for field in fields}
+    errors = [name for name in found if name.endswith("_se")]
+    return found | {name: pooled.median_error(rows, name.removesuffix("_se")) for name in errors}
 
 
 def _pool_values(kind: pa.DataType, values: Sequence[Any]) -> Any:
@@ -427,28 +446,18 @@ def trained_vs_random(subjects: Sequence[Subject], published: Sequence[Published
 
 
 def _trained_vs_random_row(subject: Subject, stack: Row, twins: Rows, published: Sequence[Published]) -> Row:
-    ratios = [twin["max_ratio"] for twin in twins if twin["max_ratio"] is not None]
+    names = ("max_ratio", "min_ratio", "fixed_rank_max_ratio", "fixed_rank_min_ratio", "post_norm_ratio")
+    compared = {**{name: name for name in names}, "cos_gamma_inv": "post_norm_cos_gamma_inv"}
     row: Row = {
         **subject.identity(stack["stack"]),
         **{name: stack[name] for name in ("blocks", "width", "n", "forward_dtype", "accumulation")},
         "random_seeds": len({twin["seed"] for twin in twins}),
-        "trained_max_ratio": stack["max_ratio"],
-        "random_max_ratio": _median(ratios),
-        "random_max_ratio_low": min(ratios, default=None),
-        "random_max_ratio_high": max(ratios, default=None),
-        "trained_min_ratio": stack["min_ratio"],
-        "random_min_ratio": _median(twin["min_ratio"] for twin in twins),
-        **{
-            f"{part}_fixed_rank_{which}_ratio": _median(row[f"fixed_rank_{which}_ratio"] for row in rows)
-            for which in ("max", "min")
-            for part, rows in (("trained", [stack]), ("random", twins))
-        },
-        "trained_post_norm_ratio": stack["post_norm_ratio"],
-        "random_post_norm_ratio": _median(twin["post_norm_ratio"] for twin in twins),
-        "trained_cos_gamma_inv": stack["post_norm_cos_gamma_inv"],
-        "random_cos_gamma_inv": _median(twin["post_norm_cos_gamma_inv"] for twin in twins),
         "notes": sorted({flag for each in (stack, *twins) for flag in each["flags"]}),
     }
+    for name, column in compared.items():
+        row |= {f"trained_{name}": stack[column], f"trained_{name}_se": stack[f"{column}_se"]}
+        row |= {f"random_{name}": pooled.median(twins, column), f"random_{name}_se": pooled.median_error(twins, column)}
+        row[f"random_{name}_seed_low"], row[f"random_{name}_seed_high"] = pooled.over_seeds(twins, column)
     columns = _published_columns("trained_vs_random")
     model = subject.model if stack["primary"] else None
     row |= _published_values(published, "trained_vs_random", model, columns)
@@ -477,8 +486,11 @@ def figure3(subjects: Sequence[Subject]) -> list[Row]:
                                 "forward_dtype",
                                 "accumulation",
                                 "sigma_active_min",
+                                "sigma_active_min_se",
                                 "ratio_to_embedding",
+                                "ratio_to_embedding_se",
                                 "fixed_rank_ratio",
+                                "fixed_rank_ratio_se",
                             )
                         },
                     }
@@ -495,10 +507,14 @@ def figure6(subjects: Sequence[Subject]) -> list[Row]:
         "forward_dtype",
         "accumulation",
         "lambda_min",
+        "lambda_min_se",
         "quadratic_form",
+        "quadratic_form_se",
         "delta_recovered",
         "delta_lower",
         "predicted_ratio",
+        "delta_se",
+        "predicted_ratio_se",
         "floor",
         "below_floor",
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pyarrow as pa
 
-from normgauge.tables import BOOL, FLOAT, INT, STRING, STRINGS, Tables, schema
+from normgauge.tables import BOOL, FLOAT, FLOATS_BY_NAME, INT, INTS, STRING, STRINGS, Tables, schema
 
 _PLACE = (
     ("site", STRING, "!site id, e.g. decoder/block.3/output"),
@@ -183,6 +183,49 @@ _STACK = (
     ("flags", STRINGS, "!flags of the rows behind this one"),
 )
 
+Field = tuple[str, pa.DataType, str] | tuple[str, pa.DataType, str, str]
+
+
+def _errors(*names: str, unit: str = "") -> tuple[Field, ...]:
+    """A column `<name>_se` for each of these columns."""
+    text = "standard error over sequences of {} (jackknife); null where it has none or rounding hides it"
+    return tuple((f"{name}_se", FLOAT, text.format(name), unit) for name in names)
+
+
+def _seed_range(*names: str, unit: str = "") -> tuple[Field, ...]:
+    """Columns `<name>_seed_low` and `<name>_seed_high` for each of these columns."""
+    ends = (("low", "smallest"), ("high", "largest"))
+    return tuple((f"{name}_seed_{end}", FLOAT, f"{word} {name} over seeds", unit) for name in names for end, word in ends)
+
+
+_REPLICATES: tuple[Field, ...] = (
+    ("group_samples", INTS, "samples of each group of sequences that is left out in turn; null where none is", "tokens"),
+    ("replicates", FLOATS_BY_NAME, "statistic -> its values without each group in turn; of those that have a standard error"),
+)
+
+_SPECTRUM_ERRORS = (
+    *_errors("sigma_active_min", "sigma_at_rank", unit="activation"),
+    *_errors("ratio_to_embedding", "fixed_rank_ratio", "cos_gamma_inv", "cos_ones", "cos_min_gain", "cos_gamma_inv_rest"),
+    *_errors("raw_cos_gamma_inv"),
+)
+
+_SCHUR_ERRORS = (
+    *_errors("lambda_min", "quadratic_form", unit="activation squared"),
+    *_errors("delta", "bottom_cos_gamma_inv", "mahalanobis_squared", "predicted_ratio"),
+)
+
+_STACK_ERRORS = (
+    *_errors("body_sigma_low", "body_sigma_high", unit="activation"),
+    *_errors("min_ratio", "max_ratio", "output_ratio"),
+    *_errors("fixed_rank_min_ratio", "fixed_rank_max_ratio", "fixed_rank_output_ratio", "post_norm_ratio"),
+    *_errors("post_norm_cos_gamma_inv", "post_norm_cos_ones", "post_norm_cos_min_gain", "post_norm_cos_gamma_inv_rest"),
+    *_errors("post_norm_raw_cos_gamma_inv"),
+)
+
+_SITE: tuple[Field, ...] = (*_PLACE, *_SPECTRUM, *_SPECTRUM_ERRORS, *_REPLICATES)
+_SCHUR_SITE: tuple[Field, ...] = (*_PLACE, *_SCHUR, *_SCHUR_ERRORS, *_REPLICATES)
+_STREAM: tuple[Field, ...] = (*_STACK, *_STACK_ERRORS, *_REPLICATES)
+
 _SEED = (("seed", INT, "!initialisation seed"),)
 
 _INPUTS = (
@@ -219,7 +262,7 @@ _STATUS = (
 _DEVIATIONS = "!columns whose value differs from the published one by more than its tolerance"
 
 
-def _predicted_delta(part: str) -> tuple[tuple[str, Any, str], ...]:
+def _predicted_delta(part: str) -> tuple[Field, ...]:
     return (
         (f"{part}_lower_bound", BOOL, "!whether the median is a lower bound: one of the values below it is"),
         (
@@ -229,18 +272,19 @@ def _predicted_delta(part: str) -> tuple[tuple[str, Any, str], ...]:
         ),
         (f"{part}_mahalanobis_squared", FLOAT, "median of T^2 over the same values"),
         (f"{part}_bottom_cos_gamma_inv", FLOAT, "median of |cos| of the bottom eigenvector of A with 1/gamma over the same values"),
+        *_errors(f"{part}_predicted", f"{part}_mahalanobis_squared", f"{part}_bottom_cos_gamma_inv"),
     )
 
 
 tables = Tables(
     {
-        "fingerprint": schema(*_PLACE, *_SPECTRUM),
-        "schur": schema(*_PLACE, *_SCHUR),
-        "stacks": schema(*_STACK),
-        "summary": schema(*_STACK),
-        "reinitialised_fingerprint": schema(*_SEED, *_PLACE, *_SPECTRUM),
-        "reinitialised_schur": schema(*_SEED, *_PLACE, *_SCHUR),
-        "reinitialised_stacks": schema(*_SEED, *_STACK),
+        "fingerprint": schema(*_SITE),
+        "schur": schema(*_SCHUR_SITE),
+        "stacks": schema(*_STREAM),
+        "summary": schema(*_STREAM),
+        "reinitialised_fingerprint": schema(*_SEED, *_SITE),
+        "reinitialised_schur": schema(*_SEED, *_SCHUR_SITE),
+        "reinitialised_stacks": schema(*_SEED, *_STREAM),
         "table1": schema(
             *_IDENTITY,
             ("width", INT, "!h", "coordinates"),
@@ -249,6 +293,8 @@ tables = Tables(
             ("random_seeds", INT, "!initialisations pooled", "seeds"),
             ("random_values", INT, "!values pooled: one per block and seed", "values"),
             ("random_median", FLOAT, "median of delta_recovered at the query/key/value input over blocks and seeds"),
+            *_errors("random_median"),
+            *_seed_range("random_median"),
             ("random_low", FLOAT, "first quartile"),
             ("random_high", FLOAT, "third quartile"),
             *_predicted_delta("random"),
@@ -257,6 +303,7 @@ tables = Tables(
             ("random_floor", FLOAT, "median eigenvalue floor over the same values", "activation squared"),
             ("trained_values", INT, "!values pooled: one per block", "values"),
             ("trained_median", FLOAT, "median over blocks, trained checkpoint"),
+            *_errors("trained_median"),
             ("trained_low", FLOAT, "first quartile"),
             ("trained_high", FLOAT, "third quartile"),
             *_predicted_delta("trained"),
@@ -281,6 +328,9 @@ tables = Tables(
             ("stored_as", STRING, "!number format that holds most of the stored values"),
             ("inputs", STRING, _INPUTS),
             *_STACK,
+            *_STACK_ERRORS,
+            *_seed_range("body_sigma_low", "body_sigma_high", unit="activation"),
+            *_seed_range("post_norm_cos_gamma_inv", "post_norm_cos_ones"),
             ("body_sigma_low_per_sqrt_n", FLOAT, "body_sigma_low / sqrt(n): standard deviation along its direction", "activation"),
             ("body_sigma_high_per_sqrt_n", FLOAT, "body_sigma_high / sqrt(n)", "activation"),
             ("published_blocks", INT, "published L", "blocks"),
@@ -306,8 +356,6 @@ tables = Tables(
             ("random_seeds", INT, "!re-initialisations", "seeds"),
             ("trained_max_ratio", FLOAT, "largest sigma ratio over blocks, trained"),
             ("random_max_ratio", FLOAT, "median over seeds of the largest ratio, re-initialised"),
-            ("random_max_ratio_low", FLOAT, "smallest over seeds"),
-            ("random_max_ratio_high", FLOAT, "largest over seeds"),
             ("trained_min_ratio", FLOAT, "smallest sigma ratio over blocks, trained"),
             ("random_min_ratio", FLOAT, "median over seeds of the smallest ratio"),
             ("trained_fixed_rank_max_ratio", FLOAT, "largest fixed_rank_ratio over blocks, trained"),
@@ -318,6 +366,11 @@ tables = Tables(
             ("random_post_norm_ratio", FLOAT, "median over seeds"),
             ("trained_cos_gamma_inv", FLOAT, "post-norm |cos(u_bot, 1/gamma)|, trained"),
             ("random_cos_gamma_inv", FLOAT, "median over seeds"),
+            *(
+                field
+                for name in ("max_ratio", "min_ratio", "fixed_rank_max_ratio", "fixed_rank_min_ratio", "post_norm_ratio", "cos_gamma_inv")
+                for field in (*_errors(f"trained_{name}", f"random_{name}"), *_seed_range(f"random_{name}"))
+            ),
             ("published_blocks", INT, "published L", "blocks"),
             ("published_trained_max_ratio", FLOAT, "published largest ratio, trained"),
             ("published_random_max_ratio", FLOAT, "published largest ratio at random initialisation"),
@@ -335,8 +388,11 @@ tables = Tables(
             ("n", INT, "!samples", "tokens"),
             *_ARITHMETIC,
             ("sigma_active_min", FLOAT, "smallest active singular value", "activation"),
+            *_errors("sigma_active_min", unit="activation"),
             ("ratio_to_embedding", FLOAT, "over the embedding's"),
+            *_errors("ratio_to_embedding"),
             ("fixed_rank_ratio", FLOAT, "the same for the r0-th singular value, r0 the active rank of the embedding"),
+            *_errors("fixed_rank_ratio"),
             ("floor", FLOAT, "!the larger of the two floors", "activation"),
         ),
         "figure6": schema(
@@ -351,6 +407,8 @@ tables = Tables(
             ("delta_recovered", FLOAT, "the Schur complement ratio"),
             ("delta_lower", FLOAT, "lower bound where no more is known"),
             ("predicted_ratio", FLOAT, "1 / (1 + T^2), the predicted ratio behind a LayerNorm"),
+            *_errors("lambda_min", "quadratic_form", unit="activation squared"),
+            *_errors("delta", "predicted_ratio"),
             ("floor", FLOAT, "!eigenvalue floor", "activation squared"),
             ("below_floor", BOOL, "!whether the value is noise"),
         ),
