@@ -23,7 +23,7 @@ from normgauge.gauge.admissible import random_gauge
 from normgauge.gauge.correlation import CrossCorrelation
 from normgauge.gauge.files import transform_folder
 from normgauge.gauge.groups import Monomial
-from normgauge.gauge.matching import assign, greedy, match_matrix
+from normgauge.gauge.matching import assign, match_matrix
 from side_by_side import interleaved, write_results
 
 N, D, CHUNK = 8192, 4096, 2048
@@ -109,23 +109,6 @@ def matching_rows(recorded: np.ndarray, truth: Monomial) -> list[dict[str, str]]
     return rows
 
 
-def greedy_rows() -> list[dict[str, str]]:
-    """The greedy match at d = 8192 on a planted assignment in noise, as a natural alignment leaves it."""
-    size, generator = 8192, np.random.default_rng(1)
-    truth = generator.permutation(size)
-    score = generator.random((size, size), dtype=np.float32) ** 4
-    score[np.arange(size), truth] += 0.5 * generator.random(size, dtype=np.float32)
-    seconds = interleaved({"greedy": lambda: greedy(score, 200)}, 3)["greedy"]
-    exact = linear_sum_assignment(score, maximize=True)[1]
-    found = greedy(score, 200)
-    rows = np.arange(size)
-    objective = score[rows, found].sum(dtype=np.float64) / score[rows, exact].sum(dtype=np.float64)
-    note = f"planted assignment: {(found == truth).mean():.1%} found, exact optimum {(exact == truth).mean():.1%}"
-    return [
-        row(f"matching, d = {size}, noisy plant", "greedy, 200 candidates", 1e3 * seconds, "ms", f"{objective:.4f} of the optimum", note)
-    ]
-
-
 def transform_rows() -> list[dict[str, str]]:
     checkpoint = open_checkpoint(CHECKPOINT)
     largest = max(value.numel() * value.element_size() for value in checkpoint.tensors.values()) / 2**20
@@ -157,7 +140,7 @@ def main() -> None:
     source = samples()
     truth = Monomial.random(D, 42)
     target = truth.apply(source)
-    rows = [*correlation_rows(source, target), *matching_rows(correlated(source, target).matrix(), truth), *greedy_rows()]
+    rows = [*correlation_rows(source, target), *matching_rows(correlated(source, target).matrix(), truth)]
     write_results("gauge", [*rows, *transform_rows()])
 
 

@@ -100,6 +100,16 @@ def test_every_assignment_is_as_good_as_scipys(size, seed):
     assert certified == (method == "row argmax")
 
 
+def test_wide_spaces_are_assigned_exactly():
+    """At 8192 coordinates, where two rows want one column: the greedy match gives up more than it must."""
+    score = np.zeros((8192, 8192), dtype=np.float32)
+    np.fill_diagonal(score, 1)
+    score[:2, :2] = [[0.9, 1.0], [0.2, 1.1]]
+    target, method, _ = assign(score)
+    assert np.array_equal(target, np.arange(8192))
+    assert method == "lapjvs"
+
+
 @laws
 @given(st.integers(2, 12), SEEDS, st.integers(1, 12))
 def test_greedy_is_a_bijection_and_right_where_the_rows_agree(size, seed, candidates):
