@@ -23,7 +23,7 @@ from normgauge.recovery import certificate, second_stage, solve
 from normgauge.recovery.arithmetic import arithmetic
 from normgauge.recovery.assemble import assemble, assemble_all
 from normgauge.recovery.check_gauge import check_gauge
-from normgauge.recovery.compare import compare, route_rows, straggler_rows, write_comparison
+from normgauge.recovery.compare import attack_rows, compare, falsifier_rows, route_rows, straggler_rows, write_comparison
 from normgauge.recovery.description import Description
 from normgauge.recovery.observe import observe, observe_columns
 from normgauge.recovery.recover import close_stragglers
@@ -93,6 +93,11 @@ def test_half_precision_storage(tmp_path):
     assert {row["dtype"] for row in rows} == {"float16"}
     assert sum(row["recovered"] for row in rows) + sum(row["flagged"] for row in rows) == sum(row["values"] for row in rows)
     assert {row["misses"] for row in rows} == {0}
+    falsified = falsifier_rows(checkpoint, describe(checkpoint.config), tmp_path / "recovered")
+    values, given, chance, true = (sum(row[name] for row in falsified) for name in ("values", "matches", "chance_matches", "true_matches"))
+    assert true == values
+    assert given <= chance + 6 * (chance + 1) ** 0.5  # this grid is coarse enough for coincidences
+    assert all(row["inside"] for row in attack_rows(checkpoint, tmp_path / "recovered"))
 
 
 def test_rows_fit_their_schemas(gpt2, tmp_path):

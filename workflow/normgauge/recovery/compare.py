@@ -89,9 +89,10 @@ def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> li
         stored = (weight if item.input_axis == 0 else weight.T)[:, : pairings["true"].shape[1]]
         counted = (stored != 0) & guesses[f"{module}.decided"]
         matches = {name: int((same_bits(guess.to(stored.dtype), stored) & counted).sum()) for name, guess in pairings.items()}
-        rows.append(
-            {"module": module, "values": int(counted.sum()), "matches": matches["permuted"], "true_matches": matches["true"], **found}
-        )
+        # the values of one column against the stored ones of the next: what a coarse grid lets coincide
+        chance = int((same_bits(pairings["permuted"].roll(1, dims=1).to(stored.dtype), stored) & counted).sum())
+        given = {"matches": matches["permuted"], "chance_matches": chance, "true_matches": matches["true"]}
+        rows.append({"module": module, "values": int(counted.sum()), **given, **found})
     return rows
 
 

@@ -92,6 +92,7 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
         "most_survivors": max((row["survivors"] for row in evidence["certificates"]), default=None),
         "falsifier_values": sum(row["values"] for row in evidence["falsifier"]),
         "falsifier_matches": sum(row["matches"] + row["claimed"] for row in evidence["falsifier"]),
+        "falsifier_chance": sum(row["chance_matches"] for row in evidence["falsifier"]),
         "control_matches": sum(row["true_matches"] for row in evidence["falsifier"]),
         **{f"null_{name}": evidence["null"][0][name] for name in ("residuals", "left_out", "statistic", "p")},
         **_stragglers(evidence["stragglers"]),

@@ -98,10 +98,10 @@ def checks(rows: Rows) -> Figure:
         Column("p", "wrong places"),
         Column("true rows", "falsifier"),
         Column("permuted", "falsifier"),
+        Column("chance", "falsifier"),
         Column("all", "stragglers"),
         Column("closed", "stragglers"),
         Column("plain", "stragglers"),
-        Column("chunks", "stragglers"),
         Column("features", "embedding gauge"),
         Column("median\nsurvivors", "embedding gauge"),
         Column("reached", "embedding gauge"),
@@ -110,10 +110,11 @@ def checks(rows: Rows) -> Figure:
     text = [
         "certified: columns for which every other place on the gauge line was excluded. wrong places: rounding residuals there, their "
         "Kolmogorov-Smirnov distance from the uniform distribution and its p-value. falsifier: values that one procedure without any test "
-        "of acceptance gives as stored, of those that the true rows decide (true rows: all, or it has no power); with rows permuted. "
-        "stragglers: columns that the joint fit leaves undecided; closed by fresh sequences observed as configured; plain: closed by the "
-        "outputs of the float64 forward pass in the same sequences. embedding gauge: shifts between tables that keep every row on the "
-        "grid, of all there are; reached: features with one such shift, the stored one.",
+        "of acceptance gives as stored, of those that the true rows decide (true rows: all, or it has no power); with rows permuted; and "
+        "how many of the latter equal those of the next column (chance). stragglers: columns that the joint fit leaves undecided; closed "
+        "by fresh sequences observed as configured; plain: closed by the outputs of the float64 forward pass in the same sequences. "
+        "embedding gauge: shifts between tables that keep every row on the grid, of all there are; reached: features with one such shift, "
+        "the stored one.",
         "Published for GPT-2: one column with one survivor of 13,645,404 candidates; no value with rows permuted; eight stragglers, all "
         "closed by plain outputs of 27 chunks; embedding gauge reached for 820,496 of 39,383,808 values, which is 16 of 768 features.",
     ]
@@ -125,8 +126,9 @@ def _checked(row: Row) -> tuple[str, ...]:
     counted = [f"{row[name]:,}" if row[name] else "—" for name in ("certificates", "most_survivors", "null_residuals")]
     uniform = [number(row[name], 2) for name in ("null_statistic", "null_p")]
     given, asked = row["control_matches"], row["falsifier_values"]
-    falsifier = [f"{given:,}" if given == asked else f"{given:,} of {asked:,}", f"{row['falsifier_matches']:,}"]
-    stragglers = [f"{row[name]:,}" for name in ("stragglers", "closed", "closed_float64", "chunks")]
+    power = f"{given:,}" if given == asked else f"{given:,} of {asked:,}"
+    falsifier = [power, f"{row['falsifier_matches']:,}", f"{row['falsifier_chance']:,}"]
+    stragglers = [f"{row[name]:,}" for name in ("stragglers", "closed", "closed_float64")]
     names = ("attacked", "attack_survivors", "attack_reached")
     gauge = [f"{row[name]:,}" if row["attacked"] else "—" for name in names]
     return (*counted, *uniform, *falsifier, *stragglers, *gauge)

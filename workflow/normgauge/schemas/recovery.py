@@ -72,6 +72,12 @@ _EXACT_RECOVERY = (
     ("falsifier_values", INT, "stored values solved for once more, on true and on permuted rows, that the true ones decide", "values"),
     ("falsifier_matches", INT, "of these, equal to the stored ones on permuted rows, or claimed there", "values"),
     (
+        "falsifier_chance",
+        INT,
+        "matches of permuted rows with the stored values of the next column: what a coarse grid lets coincide",
+        "values",
+    ),
+    (
         "control_matches",
         INT,
         "of these, equal to the stored ones on true rows by that procedure: all, or it has no power",
@@ -138,6 +144,7 @@ tables = Tables(
             ),
             ("true_matches", INT, "!values of the solve on true rows, without any test of acceptance, that equal these", "values"),
             ("matches", INT, "!values of the same on permuted rows that equal these", "values"),
+            ("chance_matches", INT, "!the same of each column's values against the next column's: what the grid lets coincide", "values"),
             ("claimed", INT, "!values that the solver claims on permuted rows", "values"),
             ("true_score", FLOAT, "!median over columns of the worst rounding residual on true rows", "ulp"),
             ("permuted_score", FLOAT, "!the same on permuted rows", "ulp"),
