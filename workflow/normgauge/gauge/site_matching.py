@@ -31,21 +31,23 @@ def match_sites(sites: Sequence[PairedSite], group: Group, solver: Solver | None
     """
     blocks = blocks_of([site.lengths for site in sites])
     started = time.perf_counter()
-    pooled = _Pooled(sites, blocks, np.ones(len(sites)))
+    pooled = _Pooled(sites, blocks)
     found = assign_in(group, pooled.values, solver)
+    own = pooled.sums(found.matched)
     if len(sites) > 1:
-        pooled = _Pooled(sites, blocks, pooled.effective_by_site(found.matched))
+        first, pooled = found, _Pooled(sites, blocks, pooled.effective_by_site(found.matched, own))
         found = assign_in(group, pooled.values, solver)
+        own = own if np.array_equal(found.target, first.target) else pooled.sums(found.matched)
     seconds = time.perf_counter() - started
-    own = pooled.influences(found.matched)
     constant = pooled.constant[0] | pooled.constant[1][found.target]
-    sign_certain = found.opposite is None or _sign_is_certain(pooled, found, own)
+    influences = pooled.mean(own)
+    sign_certain = found.opposite is None or _sign_is_certain(pooled, found, influences)
     samples = max(site.samples for site in sites)
-    effective = _effective(blocks.standard_error(own), samples)
+    effective = _effective(blocks.standard_error(influences), samples)
     return Matching(
         gauge=found.gauge,
         margins=found.margins,
-        uncertain=constant | ~_ahead(pooled, found, own) | (not sign_certain),
+        uncertain=constant | ~_ahead(pooled, found, influences) | (not sign_certain),
         constant=constant,
         certified=found.certified and not constant.any(),
         method=f"{found.method} on {cost_of(group)}",
@@ -64,7 +66,7 @@ def _ahead(pooled: _Pooled, found: Assigned, own: np.ndarray) -> np.ndarray:
     own = own * found.signs(found.matched)
     for rival in found.rivals:
         gap = found.score[found.matched] - found.score[rival]
-        error = pooled.blocks.standard_error(own - pooled.influences(rival) * found.signs(rival))
+        error = pooled.blocks.standard_error(own - pooled.mean(pooled.sums(rival)) * found.signs(rival))
         ahead &= gap > pooled.blocks.quantile * error
     return ahead
 
@@ -74,7 +76,7 @@ def _sign_is_certain(pooled: _Pooled, found: Assigned, own: np.ndarray) -> bool:
     assert found.opposite is not None
     other = (found.matched[0], found.opposite)
     gap = (found.score[found.matched] + found.score[other]).mean()
-    error = pooled.blocks.standard_error((own + pooled.influences(other)).mean(1, keepdims=True))[0]
+    error = pooled.blocks.standard_error((own + pooled.mean(pooled.sums(other))).mean(1, keepdims=True))[0]
     return bool(gap > pooled.blocks.quantile * error)
 
 
@@ -104,6 +106,7 @@ class PairedSite:
         correlation = (self.source @ self.target.T).div_(self.samples)
         self.values = correlation.clamp_(-LARGEST, LARGEST).atanh_().numpy()
         self.limit = 0.9999 * np.arctanh(self.values.dtype.type(LARGEST))
+        self._kept: tuple[bytes, np.ndarray, np.ndarray] | None = None
 
     def block_sums(self, entries: Entries, blocks: Blocks, number: int) -> np.ndarray:
         """float64 (blocks, k): the influence of each block's samples on atanh of the named correlations, at this site, number `number` of
@@ -111,17 +114,27 @@ class PairedSite:
         values = self.values[entries].astype(np.float64)
         sums = np.zeros((len(blocks.sequences), len(values)))
         moving = np.flatnonzero(np.abs(values) < self.limit)
-        if not len(moving):
-            return sums
-        source, target = (side.index_select(0, torch.from_numpy(place[moving])) for side, place in zip(self._sides, entries, strict=True))
-        correlation = np.tanh(values[moving])[:, None]
-        products, squares = (blocks.sums(number, each) for each in (source * target, source.square_().add_(target.square_())))
-        sums[:, moving] = ((products - correlation / 2 * squares) / (1 - correlation**2) / self.samples).T
+        if len(moving):
+            rows, columns = (place[moving] for place in entries)
+            products = blocks.sums(number, _picked(self.source, rows) * _picked(self.target, columns))
+            own, other = self._squares(blocks, number)
+            correlation = np.tanh(values[moving])[:, None]
+            sums[:, moving] = ((products - correlation / 2 * (own[rows] + other[columns])) / (1 - correlation**2) / self.samples).T
         return sums
 
-    @property
-    def _sides(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.source, self.target
+    def _squares(self, blocks: Blocks, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """float64 (d, blocks) each: every block's sum of squares, kept for the blocks that were last asked for."""
+        key = blocks.starts[number].tobytes()
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, blocks.sums(number, self.source.square()), blocks.sums(number, self.target.square())
+        return self._kept[1:]
+
+
+def _picked(rows: torch.Tensor, places: np.ndarray) -> torch.Tensor:
+    """The named rows, without a copy where these are all of them in order."""
+    if len(places) == len(rows) and (places == np.arange(len(rows))).all():
+        return rows
+    return rows.index_select(0, torch.from_numpy(places))
 
 
 def paired(source: Mapping[str, Activations], target: Mapping[str, Activations]) -> dict[str, PairedSite]:
@@ -137,37 +150,45 @@ def paired(source: Mapping[str, Activations], target: Mapping[str, Activations])
 
 def _standardised(rows: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
     """(d, samples): coordinates with mean zero and variance one, zeros where one is constant up to rounding; and which are, bool (d,)."""
-    wide = rows.T.double()
-    mean = wide.mean(1, keepdim=True)
-    wide = wide - mean
-    variance = wide.square().mean(1, keepdim=True)
+    mean = rows.mean(0, dtype=torch.float64)
+    centred = (rows - mean.to(rows.dtype)).T.contiguous()
+    rest = centred.mean(1, keepdim=True, dtype=torch.float64)  # what rounding the mean has left
+    centred = centred.sub_(rest.to(rows.dtype))
+    variance = centred.square().mean(1, dtype=torch.float64)
     constant = variance <= CONSTANT**2 * (variance + mean.square())
     scale = torch.where(constant, 0.0, torch.where(constant, 1.0, variance).rsqrt())
-    return wide.mul_(scale).to(rows.dtype).contiguous(), constant[:, 0].numpy()
+    return centred.mul_(scale.to(rows.dtype)[:, None]), constant.numpy()
 
 
 class _Pooled:
     """The weighted mean over sites of atanh of the correlations. `constant`: of source and target, at every site."""
 
-    def __init__(self, sites: Sequence[PairedSite], blocks: Blocks, weights: np.ndarray) -> None:
+    def __init__(self, sites: Sequence[PairedSite], blocks: Blocks, weights: np.ndarray | None = None) -> None:
+        weights = np.ones(len(sites)) if weights is None else weights
         self.sites, self.blocks, self.weights = sites, blocks, weights / weights.sum()
-        self.values = np.zeros_like(sites[0].values)
-        for weight, site in zip(self.weights, sites, strict=True):
-            self.values += self.values.dtype.type(weight) * site.values
+        self.values = sites[0].values
+        if len(sites) > 1:
+            self.values = np.zeros_like(sites[0].values)
+            for weight, site in zip(self.weights, sites, strict=True):
+                self.values += self.values.dtype.type(weight) * site.values
         self.constant = tuple(np.all([site.constant[side] for site in sites], axis=0) for side in (0, 1))
 
-    def influences(self, entries: Entries) -> np.ndarray:
-        """float64 (blocks, k): of each block on the pooled values."""
-        total = np.zeros((len(self.blocks.sequences), len(entries[0])))
-        for number, (weight, site) in enumerate(zip(self.weights, self.sites, strict=True)):
-            total += weight * site.block_sums(entries, self.blocks, number)
+    def sums(self, entries: Entries) -> list[np.ndarray]:
+        """By site, float64 (blocks, k): the influence of each block on the site's values."""
+        return [site.block_sums(entries, self.blocks, number) for number, site in enumerate(self.sites)]
+
+    def mean(self, sums: Sequence[np.ndarray]) -> np.ndarray:
+        """float64 (blocks, k): the influence of each block on the pooled values, from those on the sites'."""
+        total = np.zeros_like(sums[0])
+        for weight, each in zip(self.weights, sums, strict=True):
+            total += weight * each
         return total
 
-    def effective_by_site(self, matched: Entries) -> np.ndarray:
+    def effective_by_site(self, matched: Entries, sums: Sequence[np.ndarray]) -> np.ndarray:
         """(sites,): effective samples, the median over matches that vary at the site; equal ones where none does."""
         found = []
-        for number, site in enumerate(self.sites):
+        for site, each in zip(self.sites, sums, strict=True):
             varies = ~(site.constant[0] | site.constant[1][matched[1]])
-            error = self.blocks.standard_error(site.block_sums(matched, self.blocks, number))
-            found.append(float(np.median(_effective(error, site.samples)[varies])) if varies.any() else 0.0)
+            effective = _effective(self.blocks.standard_error(each), site.samples)
+            found.append(float(np.median(effective[varies])) if varies.any() else 0.0)
         return np.array(found) if any(found) else np.ones(len(found))

@@ -91,6 +91,8 @@ def _by_role(element: Monomial | Orthogonal | HeadMap, role: Role, gate: bool) -
 
 def _copies(axis: Axis, space: str) -> list[np.ndarray]:
     """Positions of the space's coordinates 0, 1, ... along the axis, once per copy of the space that lies there."""
+    if len(axis.segments) == 1 and axis.segments[0].start == 0:
+        return [np.arange(axis.size)]  # as most axes: no need to sort coordinates one by one
     places: dict[int, list[int]] = {}
     offset = 0
     for segment in axis.segments:
