@@ -512,9 +512,13 @@ def figure6(subjects: Sequence[Subject]) -> list[Row]:
         "quadratic_form_se",
         "delta_recovered",
         "delta_lower",
+        "predicted_quadratic_form",
+        "mahalanobis_squared",
         "predicted_ratio",
         "delta_se",
         "predicted_ratio_se",
+        "predicted_ratio_low",
+        "bottom_cos_gamma_inv",
         "floor",
         "below_floor",
     )
