@@ -108,7 +108,7 @@ CONTROLS = (
             Must.NOT_SHOW,
             "activation squared",
             _schur_hook,
-            {},
+            {"figure6": _SCHUR},
         )
     ),
     *_both(
