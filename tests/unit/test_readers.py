@@ -6,6 +6,7 @@ import contextlib
 import json
 import pickle
 import struct
+import zipfile
 
 import gguf
 import numpy as np
@@ -197,6 +198,65 @@ def test_damaged_torch_files(tmp_path):
         (tmp_path / "pytorch_model.bin").write_bytes(damaged)
         with contextlib.suppress(InputError):
             torch_reader.read(tmp_path)
+
+
+def repacked(path, edit=lambda name, content: content, compression=zipfile.ZIP_STORED):
+    """Write the archive of TENSORS again with each record's content edited."""
+    torch.save(TENSORS, path.with_name("full"))
+    with zipfile.ZipFile(path.with_name("full")) as source, zipfile.ZipFile(path, "w", compression) as target:
+        for member in source.infolist():
+            target.writestr(member.filename, edit(member.filename, source.read(member)))
+
+
+def test_repacked_torch_file(tmp_path):
+    """The control of the refusals below: without an edit the same way of writing gives a file that reads as it should."""
+    repacked(tmp_path / "pytorch_model.bin")
+    read = torch_reader.read(tmp_path).tensors
+    assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize(
+    ("length", "compression", "words"),
+    [
+        (0, zipfile.ZIP_STORED, "has 0 bytes of 0, its tensors need 24"),
+        (12, zipfile.ZIP_STORED, "has 12 bytes of 12, its tensors need 24"),
+        (28, zipfile.ZIP_STORED, "has 28 bytes of 28, its tensors need 24"),
+        (24, zipfile.ZIP_DEFLATED, "is compressed; expected stored values"),
+    ],
+)
+def test_records_that_are_not_their_tensors_values(tmp_path, length, compression, words):
+    repacked(
+        tmp_path / "pytorch_model.bin",
+        lambda name, content: (content * 2)[:length] if name.endswith("data/0") else content,
+        compression,
+    )
+    refused(lambda: torch_reader.read(tmp_path), "pytorch_model.bin", "record full/data/0", words)
+
+
+def test_a_record_that_reaches_into_the_next_one(tmp_path):
+    """The directory states the right size, but fewer bytes lie between this record's header and the next."""
+    path = tmp_path / "pytorch_model.bin"
+    repacked(path, lambda name, content: content[:12] if name.endswith("data/0") else content)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"full/data/0") - 46
+    assert content[entry : entry + 4] == b"PK\x01\x02"
+    content[entry + 20 : entry + 28] = struct.pack("<II", 24, 24)
+    path.write_bytes(content)
+    refused(lambda: torch_reader.read(tmp_path), "record full/data/0 has 12 bytes of 24, its tensors need 24")
+
+
+def test_torch_records_of_every_kind_are_read(tmp_path):
+    shared = torch.arange(8, dtype=torch.float64)
+    tensors = {
+        "view": shared[2:5],
+        "whole": shared,
+        "empty": torch.zeros(0),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    read = torch_reader.read(tmp_path).tensors
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
 
 
 def test_sharded_torch_files(tmp_path):

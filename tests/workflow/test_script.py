@@ -22,9 +22,9 @@ with reporting(SimpleNamespace(log=[{log!r}], threads=3){online}):
 """
 
 
-def run(log: Path, body: str, online: str = "") -> subprocess.CompletedProcess[str]:
+def run(log: Path, body: str, online: str = "", answer: str | None = None) -> subprocess.CompletedProcess[str]:
     program = FRAME.format(workflow=str(ROOT / "workflow"), scripts=str(ROOT / "workflow/scripts"), log=str(log), body=body, online=online)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, input=answer)
 
 
 def test_bad_input_is_one_line_in_the_terminal_and_in_the_log(tmp_path: Path) -> None:
@@ -52,6 +52,13 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 def test_scripts_are_offline_unless_they_fetch(tmp_path: Path) -> None:
     assert run(tmp_path / "a.log", "pass").stdout == "1 3\n"
     assert run(tmp_path / "b.log", "pass", ", online=True").stdout == "0 3\n"
+
+
+def test_nothing_that_is_asked_is_answered(tmp_path: Path) -> None:
+    """Neither in the job nor in a process that it starts, whatever waits on the stdin of the caller."""
+    child = "import sys; print(repr(sys.stdin.read()))"
+    body = f"import subprocess; print(repr(sys.stdin.read()), flush=True); subprocess.run([sys.executable, '-c', {child!r}])"
+    assert run(tmp_path / "a.log", body, answer="y\n").stdout.splitlines()[1:] == ["''", "''"]
 
 
 def test_garbage_is_collected_once_the_library_is_loaded(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
     """Run the body of a script for the Snakemake job `job`.
 
     Import the library inside the body: libraries read these settings of the environment when they load. stderr goes to the job's log
-    as well. An InputError becomes one line `error: ...` and exit status 1; any other exception keeps its traceback, in the log too.
+    as well; stdin is empty, so that nothing a library asks is answered. An InputError becomes one line
+    `error: ...` and exit status 1; any other exception keeps its traceback, in the log too.
     """
     os.environ.update(
         OMP_NUM_THREADS=str(job.threads),
@@ -57,6 +58,7 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     # Loading the libraries makes half a million lasting objects: the collector would go through them again and again, and at the end.
     gc.disable()
+    _close_stdin()
     terminal, path = sys.stderr, Path(job.log[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as log:
@@ -75,6 +77,15 @@ def reporting(job: Any, online: bool = False) -> Iterator[None]:
         finally:
             sys.stderr = terminal
             gc.freeze()
+
+
+def _close_stdin() -> None:
+    """Put an empty file in the place of stdin, for this process and for those that it starts."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if null:  # 0 where the job was started without any stdin
+        os.close(null)
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - open for the job's life
 
 
 def set_arithmetic(threads: int) -> None:

