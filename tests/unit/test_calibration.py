@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -258,13 +259,14 @@ def test_wordpiece_vocabulary_folds_case_when_it_has_no_capitals(tmp_path, words
     assert encoded.ids == ids
 
 
-def test_gguf_tokenizer(tmp_path):
+def write_gguf_tokenizer(path):
+    """A GGUF file with a byte-level tokenizer and no weights."""
     from gguf import GGUFWriter
     from gguf.constants import TokenType
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<|endoftext|>", *letters, "he", "hel"]
-    writer = GGUFWriter(str(tmp_path / "model.gguf"), "llama")
+    writer = GGUFWriter(str(path), "llama")
     for add, value in ((writer.add_block_count, 1), (writer.add_context_length, 8), (writer.add_embedding_length, 8)):
         add(value)
     writer.add_feed_forward_length(8)
@@ -279,9 +281,46 @@ def test_gguf_tokenizer(tmp_path):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
+
+
+def test_gguf_tokenizer(tmp_path):
+    write_gguf_tokenizer(tmp_path / "model.gguf")
     loaded = load_tokenizer(tmp_path)
     assert loaded.tokenizer.encode("hello", add_special_tokens=False).tokens == ["hel", "l", "o"]
     assert loaded.sha256 == hashlib.sha256((tmp_path / "model.gguf").read_bytes()).hexdigest()
+
+
+EVIL = """
+import pathlib
+pathlib.Path({witness!r}).touch()
+from transformers import PretrainedConfig, PreTrainedTokenizerFast
+class Evil(PreTrainedTokenizerFast): pass
+class EvilConfig(PretrainedConfig): pass
+"""
+
+
+@pytest.mark.parametrize("trust", ["False", "None"])
+def test_code_beside_a_gguf_is_not_run_though_stdin_says_yes(tmp_path, trust):
+    """The control: with trust_remote_code unset the same folder does run its code, so the file that it leaves is a witness."""
+    folder, witness = tmp_path / "folder", tmp_path / "witness"
+    folder.mkdir()
+    write_gguf_tokenizer(folder / "model.gguf")
+    (folder / "evil.py").write_text(EVIL.format(witness=str(witness)))
+    code = {"AutoTokenizer": ["evil.Evil", "evil.Evil"], "AutoConfig": "evil.EvilConfig"}
+    settings = json.dumps({"auto_map": code, "tokenizer_class": "Evil"})
+    (folder / "tokenizer_config.json").write_text(settings)
+    (folder / "config.json").write_text(json.dumps({"auto_map": code, "model_type": "evil"}))
+    source = (
+        "import sys, transformers; from normgauge.calibration.tokenisation import load_tokenizer\n"
+        "first = transformers.AutoTokenizer.from_pretrained\n"
+        f"if {trust} is None:\n"
+        "    def unset(*given, trust_remote_code, **more): return first(*given, **more)\n"
+        "    transformers.AutoTokenizer.from_pretrained = unset\n"
+        "load_tokenizer(sys.argv[1])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", source, str(folder)], input="y\n" * 9, text=True, capture_output=True, env=environment)
+    assert witness.exists() == (trust == "None")
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,22 @@ def test_the_library_does_not_import_snakemake(path):
 def test_a_config_is_read_without_loading_the_classes_of_models():
     script = "import sys, normgauge.checkpoints.configuration; sys.exit('transformers.modeling_utils' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], cwd=LIBRARY.parent, check=True)
+
+
+def calls_that_may_run_code(source: str) -> list[int]:
+    """Lines of calls to `from_pretrained` that do not refuse a checkpoint's own code."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    loading = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"]
+
+    def refuses(call: ast.Call) -> bool:
+        given = {keyword.arg: keyword.value for keyword in call.keywords}.get("trust_remote_code")
+        return isinstance(given, ast.Constant) and given.value is False
+
+    return [call.lineno for call in loading if not refuses(call)]
+
+
+def test_no_call_into_transformers_may_run_the_code_of_a_checkpoint():
+    assert calls_that_may_run_code("A.from_pretrained(x)\nA.from_pretrained(x, trust_remote_code=True)") == [1, 2]
+    assert not calls_that_may_run_code("A.from_pretrained(x, trust_remote_code=False)")
+    found = {path.name: lines for path in LIBRARY.rglob("*.py") if (lines := calls_that_may_run_code(path.read_text(encoding="utf-8")))}
+    assert not found

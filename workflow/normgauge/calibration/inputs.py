@@ -93,7 +93,7 @@ def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
     path = Path(folder) / "preprocessor_config.json"
     if path.is_file():
         try:
-            return kind.from_pretrained(folder)
+            return kind.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InputError(
                 f"{path.name}: cannot be used as the settings of an image processor ({error}); restore or remove it"

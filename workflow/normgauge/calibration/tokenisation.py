@@ -87,7 +87,9 @@ def _from_vocabulary(path: Path) -> Tokenizer:
 def _from_gguf(path: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).backend_tokenizer
+    # Left unset, an auto_map beside the file makes transformers ask on stdin whether to run the code that it names.
+    found = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
+    return found.backend_tokenizer
 
 
 _READERS = {".json": lambda path: Tokenizer.from_file(str(path)), ".txt": _from_vocabulary, ".gguf": _from_gguf}
