@@ -103,7 +103,7 @@ class _Storages(pickle._Unpickler):
 
 def _check_records(path: Path) -> None:
     """InputError unless every storage's record is stored uncompressed, of the storage's size, apart from all other records."""
-    reader = torch._C.PyTorchFileReader(str(path))
+    reader: Any = torch._C.PyTorchFileReader(str(path))  # its stubs lack the offsets
     storages = _Storages(reader.get_record("data.pkl"))
     storages.load()
     with zipfile.ZipFile(path) as archive:
