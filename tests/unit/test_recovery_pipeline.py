@@ -85,6 +85,9 @@ def test_without_a_second_tied_table_positions_and_types_keep_their_gauge(bert):
             assert "constant" in row["reason"]
         else:
             assert row["recovered"] == row["values"]
+    attacked = attack_rows(checkpoint, folder / "recovered")
+    assert {row["rows"] for row in attacked} == {checkpoint.config.vocab_size}
+    assert all(row["inside"] for row in attacked)
 
 
 def test_half_precision_storage(tmp_path):
@@ -123,6 +126,8 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
     assert all((row["right"] is None) == (row["survivors"] != 1) for row in attacked)
     assert all(row["inside"] for row in attacked)
     assert len(attacked) == checkpoint.config.n_embd
+    # every row of both tables, also those of tokens that the random sequences missed
+    assert {row["rows"] for row in attacked} == {checkpoint.config.vocab_size + checkpoint.config.n_positions}
 
 
 def gain_of(module):

@@ -198,19 +198,19 @@ def attack(description: Description, folder: Path) -> Attack | None:
     """
     if description.embedding is None or len(description.tables) < 2:
         return None
-    total = description.embedding.read(folder)
+    total = description.read_sums(folder)
     first, *rest = description.tables
     others = np.zeros(len(total), dtype=np.int64)
     for table in rest:
         rows = description.tensor(table.weight).shape[0]
-        others = others * rows + table.read_indices(folder, rows)
+        others = others * rows + table.read_all_indices(folder, rows)
     rounding = rounding_of(total)
     if len(rest) > 1:  # the partial sums are rounded too, whose size is not seen
         rounding = rounding + (len(rest) - 1) * rounding.max(axis=0)
     tokens, summed = fixed_gauge(
         total,
         rounding,
-        first.read_indices(folder, description.tensor(first.weight).shape[0]),
+        first.read_all_indices(folder, description.tensor(first.weight).shape[0]),
         others,
     )
     seen, also = (np.flatnonzero(np.isfinite(part.values[:, 0])) for part in (tokens, summed))

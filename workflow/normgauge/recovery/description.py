@@ -88,29 +88,46 @@ class ObservedMap:
 
 @dataclass(frozen=True)
 class ObservedTable:
-    """A lookup table (rows x width) that adds table[index] to the embedding sum; `indices` is an array of width 1."""
+    """A lookup table (rows x width) that adds table[index] to the embedding sum; `indices` is an array of width 1, and so is
+    `cover`, those of the sums of every token.
+    """
 
     weight: str
     indices: Array
+    cover: Array | None = None
 
     def read_indices(self, folder: Path, rows: int) -> np.ndarray:
         """(N,) int64 rows of the table; InputError when one is not among its `rows`."""
-        values = self.indices.read(folder)[:, 0]
+        return self._rows_in(self.indices, folder, rows)
+
+    def read_all_indices(self, folder: Path, rows: int) -> np.ndarray:
+        """The same, then those of the sums of every token where these are observed."""
+        return np.concatenate([self._rows_in(array, folder, rows) for array in (self.indices, self.cover) if array])
+
+    def _rows_in(self, array: Array, folder: Path, rows: int) -> np.ndarray:
+        values = array.read(folder)[:, 0]
         indices = values.astype(np.int64)
         if (indices != values).any() or indices.min() < 0 or indices.max() >= rows:
-            raise InputError(f"{self.indices.name}.f64: expected row numbers of {self.weight}, 0 to {rows - 1}; observe again")
+            raise InputError(f"{array.name}.f64: expected row numbers of {self.weight}, 0 to {rows - 1}; observe again")
         return indices
 
 
 @dataclass(frozen=True)
 class Description:
-    """Everything but the arrays. `embedding`: the sum of the tables' looked-up rows, or None when it is not that alone."""
+    """Everything but the arrays. `embedding`: the sum of the tables' looked-up rows, or None when it is not that alone;
+    `cover`: these sums for every token, where they are observed.
+    """
 
     tensors: tuple[StoredTensor, ...]
     norms: tuple[ObservedNorm, ...]
     maps: tuple[ObservedMap, ...]
     tables: tuple[ObservedTable, ...]
     embedding: Array | None
+    cover: Array | None = None
+
+    def read_sums(self, folder: Path) -> np.ndarray:
+        """(N, width) embedding sums, those of every token last where they are observed."""
+        return np.vstack([array.read(folder) for array in (self.embedding, self.cover) if array])
 
     def tensor(self, name: str) -> StoredTensor:
         return next(tensor for tensor in self.tensors if tensor.name == name)
@@ -137,7 +154,7 @@ class Description:
                 tuple(ObservedNorm(**_with_arrays(item)) for item in content["norms"]),
                 tuple(ObservedMap(**_with_arrays(item)) for item in content["maps"]),
                 tuple(ObservedTable(**_with_arrays(item)) for item in content["tables"]),
-                Array(**content["embedding"]) if content["embedding"] else None,
+                *(Array(**content[name]) if content[name] else None for name in ("embedding", "cover")),
             )
             problem = next(description._problems(), None)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -174,17 +191,22 @@ class Description:
         """Input and output of every norm and map."""
         return [(norm.inputs, norm.outputs) for norm in self.norms] + [(item.inputs, item.outputs) for item in self.maps]
 
+    def _table_pairs(self) -> list[tuple[Array, Array]]:
+        """Embedding sums and the indices of every table behind them."""
+        if not self.embedding:
+            return []
+        cover = [(self.cover, table.cover) for table in self.tables if self.cover and table.cover]
+        return [(self.embedding, table.indices) for table in self.tables] + cover
+
     def _arrays(self) -> Iterator[Array]:
         for pair in self._pairs():
             yield from pair
-        yield from (table.indices for table in self.tables)
-        if self.embedding:
-            yield self.embedding
+        for pair in self._table_pairs():
+            yield from pair
 
     def _check_rows(self, folder: Path) -> None:
         """InputError unless arrays that belong together are there, whole and equally long."""
-        tables = [(self.embedding, table.indices) for table in self.tables] if self.embedding else []
-        for first, second in (*self._pairs(), *tables):
+        for first, second in (*self._pairs(), *self._table_pairs()):
             rows = first.rows(folder), second.rows(folder)
             if rows[0] != rows[1]:
                 raise InputError(f"{first.name}.f64 has {rows[0]} rows, {second.name}.f64 has {rows[1]}; observe again")

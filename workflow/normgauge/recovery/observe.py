@@ -6,6 +6,7 @@ This module reads weights. Nothing on the solver's side imports it.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -26,7 +27,7 @@ from normgauge.progress import Progress
 from normgauge.provenance import atomic_path
 from normgauge.recovery import sliced_product
 from normgauge.recovery.description import Array, Description, ObservedMap, ObservedNorm, ObservedTable, StoredTensor
-from normgauge.recovery.probes import probes
+from normgauge.recovery.probes import every_token, probes
 from normgauge.recovery.stragglers import FLOAT64, ROUNDED_ONCE
 
 
@@ -66,6 +67,12 @@ def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, s
             hooks.shape = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"].shape
             model(**inputs)
             progress.step(min(hooks.shape.numel(), rows - progress.done))
+        if hooks.is_sum and len(set(hooks.tables.values())) > 1:
+            hooks.cover = Recorder(temporary, sys.maxsize)
+            for inputs in every_token(checkpoint.config, seed):
+                hooks.shape = inputs["input_ids"].shape
+                with suppress(_AllSeenError):  # the embedding sum is all that is wanted
+                    model(**inputs)
         hooks.description(checkpoint).write(temporary)
 
 
@@ -136,6 +143,7 @@ class Hooks:
         }
         self.looked_up: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self.is_sum = True
+        self.cover: Recorder | None = None
 
     def register(self) -> Iterator[RemovableHandle]:
         for norm in self.anatomy.norms:
@@ -149,11 +157,11 @@ class Hooks:
             yield module.register_forward_pre_hook(self._block, with_kwargs=True)
 
     def _norm(self, name: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        if self.tables and name == self.site.norm:
+            self._embedding(inputs[0])
         self.recorder.add(f"{name}.inputs", inputs[0])
         self.recorder.add(f"{name}.outputs", output)
         self.latest[name] = output
-        if self.tables and name == self.site.norm:
-            self._embedding(inputs[0])
 
     def _map(self, item: LinearMap, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
         fed = item.norm is not None and self.latest.get(item.norm) is inputs[0]
@@ -173,6 +181,11 @@ class Hooks:
 
     def _embedding(self, total: torch.Tensor) -> None:
         """Of the embedding sum and the latest look-up in each table: the indices, and whether it is the sum of these rows alone."""
+        if self.cover:
+            self.cover.add("cover", total)
+            for stored, (index, _) in self.looked_up.items():
+                self.cover.add(f"cover.{stored}.indices", index.reshape(-1, 1))
+            raise _AllSeenError
         if self.site.norm is None:
             self.recorder.add("embedding", total)
         for stored, (index, _) in self.looked_up.items():
@@ -218,8 +231,10 @@ class Hooks:
         if not (self.looked_up and self.is_sum):  # Gemma multiplies the rows it looks up
             return Description(tensors, norms, maps, (), None)
         listed = [name for name in dict.fromkeys(self.tables.values()) if name in self.looked_up]
-        tables = tuple(ObservedTable(name, array(f"{name}.indices")) for name in listed)
-        return Description(tensors, norms, maps, tables, array(f"{self.site.norm}.inputs" if self.site.norm else "embedding"))
+        covers = self.cover.array if self.cover and self.cover.counts else lambda name: None
+        tables = tuple(ObservedTable(name, array(f"{name}.indices"), covers(f"cover.{name}.indices")) for name in listed)
+        embedding = array(f"{self.site.norm}.inputs" if self.site.norm else "embedding")
+        return Description(tensors, norms, maps, tables, embedding, covers("cover"))
 
 
 def _module_of(tensor: str) -> str:

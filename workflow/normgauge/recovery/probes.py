@@ -43,6 +43,21 @@ def probes(config: Any, positions: int, seed: int, cover: bool) -> Iterator[dict
         positions -= count * length
 
 
+def every_token(config: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Keyword arguments of forward passes in which every token occurs, in short sequences, in order of the ids; nothing for models whose
+    embedding comes after another stack.
+    """
+    interface = interface_of(config)
+    if interface not in (Interface.DECODER, Interface.ENCODER):
+        return
+    generator, count = np.random.default_rng(seed), vocabulary_size(config)
+    length = min(maximum_length(config) or LENGTH, LENGTH)
+    ids = np.arange(-(-count // length) * length).reshape(-1, length) % count
+    for start in range(0, len(ids), POSITIONS_AT_ONCE // length):
+        part = torch.from_numpy(ids[start : start + POSITIONS_AT_ONCE // length])
+        yield _inputs(interface, config, generator, *part.shape) | {"input_ids": part}
+
+
 def _inputs(interface: Interface, config: Any, generator: np.random.Generator, count: int, length: int) -> dict[str, torch.Tensor]:
     def ids(vocabulary: int = vocabulary_size(config)) -> torch.Tensor:
         return torch.from_numpy(generator.integers(0, vocabulary, (count, length)))
