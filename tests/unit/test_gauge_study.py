@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.configuration import parse_config
 from normgauge.errors import InputError
 from normgauge.gauge import boundary, resumed
 from normgauge.gauge.activations import Activations
-from normgauge.gauge.admissible import Group, random_element, random_gauge
+from normgauge.gauge.admissible import Group, admissible, random_element, random_gauge
 from normgauge.gauge.alignment import alignment_rows, common_group, holonomy_rows, stream_activations
 from normgauge.gauge.artifacts import drawn_artifacts
 from normgauge.gauge.audit import middle_site
@@ -310,6 +315,15 @@ def test_a_control_passes_only_with_power(predicted, shown, verdict):
     assert control_verdict(predicted, shown, 1e-10) == verdict
     assert law_verdict(True, [control_verdict(predicted, shown, 1e-10)]) == ("no power" if verdict == "no power" else "passed")
     assert law_verdict(False, []) == "failed"
+
+
+def test_an_audited_model_that_is_made_offline_admits_signs():
+    """Else the control by the permutation alone has no power in the default study."""
+    root = Path(__file__).parents[2]
+    audited = yaml.safe_load((root / "config/config.yaml").read_text())["gauge"]["audited"]
+    shapes = [root / f"config/shapes/{name}.json" for name in audited]
+    anatomies = [describe(parse_config(json.loads(shape.read_text()))) for shape in shapes if shape.exists()]
+    assert Group.SIGNED_PERMUTATION in [admissible(each, each.primary_stack.space).group for each in anatomies]
 
 
 def test_repetitions_pass_together():
