@@ -7,7 +7,11 @@ CONTROLLED = {
     "reinitialised_schur": twin_files("schur"),
     "exact_recovery": [f"{TABLES}/exact_recovery.parquet"],
     "recovery_calibration": [f"{TABLES}/recovery_calibration.parquet"],
-    **{table: [f"{TABLES}/{table}.parquet"] for table in ("gauge_table2", "gauge_carried", "gauge_table8", "gauge_table15") if table in MADE},
+    **{
+        table: [f"{TABLES}/{table}.parquet"]
+        for table in ("gauge_table2", "gauge_carried", "gauge_table8", "gauge_table15")
+        if table in MADE
+    },
     "redundancy_checks": [f"{REDUNDANCY}/checks.parquet"],
     "redundancy_falsifier": [f"{REDUNDANCY}/falsifier.parquet"],
     "redundancy_jacobian": [f"{REDUNDANCY}/jacobian.parquet"],
