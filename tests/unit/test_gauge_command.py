@@ -16,10 +16,12 @@ from normgauge.calibration.prepare import prepare
 from normgauge.calibration.settings import Settings
 from normgauge.checkpoints.building import build_model
 from normgauge.command import main
+from normgauge.gauge.absorb import absorb_gains, untied
 from normgauge.gauge.admissible import gauge_spaces
-from normgauge.gauge.groups import Monomial
+from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
 from normgauge.gauge.model_matching import Part
+from normgauge.gauge.origin import Origin, identity_of
 from normgauge.gauge.rounding import ulp
 from normgauge.gauge.transport.sidecar import read_sidecar
 from normgauge.tables import read_metadata
@@ -250,6 +252,24 @@ def test_a_rounded_copy_is_the_same_up_to_rounding_and_a_changed_one_is_not(tmp_
     said = capsys.readouterr().out
     assert said.startswith("not the gauge's copy, first in model.layers.0.self_attn.o_proj.weight: 1 values err by up to ")
     assert "the outputs do not show it" in said
+
+
+def test_a_rotation_is_checked_from_the_model_and_from_its_folded_copy(tmp_path, capsys):
+    checkpoint, anatomy = tiny(*LLAMA)
+    model = stored(tmp_path / "model", checkpoint)
+    probes = calibrated(model, checkpoint, 2, 32)
+    folded = stored(tmp_path / "folded", absorb_gains(untied(checkpoint), anatomy))
+    turn = Gauge({"residual": Orthogonal.random(12, 1)})
+    gauge, named, moved = (str(tmp_path / name) for name in ("g.parquet", "h.parquet", "moved"))
+    write_gauge(gauge, turn, Origin(identity_of(folded)).metadata())
+    write_gauge(named, turn, Origin(identity_of(model)).metadata())
+    assert main(["gauge", "apply", str(folded), gauge, moved]) == 0
+    assert main(["gauge", "check", str(folded), moved, *probes, "--gauge", gauge]) == 0
+    assert "the gauge's copy up to rounding: stored values err by 0.50 ulp at most" in capsys.readouterr().out
+    assert main(["gauge", "check", str(model), moved, *probes, "--gauge", named]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("the same function up to the rounding of its stored weights: ")
+    assert "stored values are not compared: gauge of residual" in said
 
 
 def test_what_inverse_brings_back_is_the_gauges_model_or_refused(folder, tmp_path, capsys):

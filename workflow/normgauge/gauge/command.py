@@ -180,10 +180,16 @@ def _check(options: argparse.Namespace) -> int:
     if options.gauge:
         _require_named(options, read_origin(options.gauge), options.source)
     found = check(source, target, probes, gauge)
-    errors = stored_errors(source, target, gauge) if options.gauge else []
-    lines = [*(said_of_stored(errors, found.verdict) if errors else ()), *said(found)]
-    print("\n".join(lines))
-    return int(any(error.beyond for error in errors) if errors else found.verdict == Verdict.DIFFERENT)
+    if not options.gauge:
+        print("\n".join(said(found)))
+        return int(found.verdict == Verdict.DIFFERENT)
+    try:
+        errors = stored_errors(source, target, gauge)
+    except InputError as error:  # a rotation of a model whose gains are not absorbed: only its folded copy has such values
+        print("\n".join([*said(found), f"stored values are not compared: {error}"]))
+        return int(found.verdict == Verdict.DIFFERENT)
+    print("\n".join([*said_of_stored(errors, found.verdict), *said(found)]))
+    return int(any(error.beyond for error in errors))
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -177,6 +177,7 @@ def falsifier(rows: Rows) -> Figure:
         Column("norm", align="left"),
         Column("gain, bias", align="left"),
         Column("value map moves by", align="left"),
+        Column("predicted"),
         Column("largest difference"),
         Column("relative"),
         Column("holds", align="left"),
@@ -188,14 +189,15 @@ def falsifier(rows: Rows) -> Figure:
     text = [
         "One block of width 8, heads of 4, 16 feed-forward units, random weights, 100 sequences of 4 tokens, float64. A rotation g (of "
         "SO(7), fixing the vector of ones, for LayerNorm) is applied to everything but gains and biases of norms; holds: the largest "
-        r"difference is at most $10^{-12}$."
+        r"difference is at most $10^{-12}$. predicted: how far gains, biases and value maps are from passing g, relative; "
+        "— where the claim must hold."
     ]
     return draw_table("The claimed rotation, tried", columns, sections, text)
 
 
 def _trial(row: Row) -> BodyRow:
     texts = (row["architecture"], row["norm_kind"], row["gain"], row["value_rule"])
-    values = (number(row["max_abs_difference"], 2), number(row["relative_difference"], 2))
+    values = (_predicted(row), number(row["max_abs_difference"], 2), number(row["relative_difference"], 2))
     return BodyRow((*(cell(plain(text)) for text in texts), *(cell(value) for value in values), _verdict(row["holds"])))
 
 
@@ -209,6 +211,7 @@ def checks(rows: Rows) -> Figure:
     columns = [
         Column("symmetry, at a random place", align="left", flexible=True),
         Column("directions"),
+        Column("predicted"),
         Column("largest difference"),
         Column("relative"),
         Column("as expected", align="left"),
@@ -219,7 +222,8 @@ def checks(rows: Rows) -> Figure:
     sections = [Section(name, [_check(row) for row in members]) for name, members in groups.items()]
     text = [
         "All places of a family moved at once, float64; as expected: a symmetry leaves the outputs within 1e-10 of themselves, relative. "
-        "Grey rows are controls, which must change them by 1e-7 or more; no power: a control that predicts less than 1e-8."
+        "Grey rows are controls, which must change them by 1e-7 or more; predicted: how far each is from a symmetry, relative to what it "
+        "changes; no power: a control that predicts less than 1e-8."
     ]
     return draw_table("Symmetries on real checkpoints", columns, sections, text)
 
@@ -227,7 +231,7 @@ def checks(rows: Rows) -> Figure:
 def _check(row: Row) -> BodyRow:
     color = BLACK if row["symmetric"] else GREY
     dimension = f"{row['dimension']:,}" if row["dimension"] else "—"
-    values = (number(row["max_abs_deviation"], 2), number(row["relative_deviation"], 2))
+    values = (_predicted(row), number(row["max_abs_deviation"], 2), number(row["relative_deviation"], 2))
     return BodyRow(
         (
             cell(plain(row["symmetry"]), color=color),
@@ -236,6 +240,10 @@ def _check(row: Row) -> BodyRow:
             cell(_SAID[Verdict(row["verdict"])], color=DEVIATES if row["verdict"] == Verdict.FAILED else color),
         )
     )
+
+
+def _predicted(row: Row) -> str:
+    return "—" if row["predicted_effect"] is None else number(row["predicted_effect"], 2)
 
 
 _SAID = {Verdict.PASSED: "yes", Verdict.FAILED: "NO", Verdict.NO_POWER: "no power"}
