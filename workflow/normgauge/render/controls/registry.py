@@ -34,6 +34,7 @@ NO_CONTROLS = {
     "symmetry": "the name of what is tried",
     "dimension": "a count",
     "chance_matches": "what a coarse grid lets coincide, printed beside the falsifier's matches",
+    "falsifier_chance": "the same",
 }
 """Columns that sound like controls and are none, and why."""
 
