@@ -159,6 +159,16 @@ def test_directions_below_the_floor_make_the_length_a_lower_bound():
     assert columns["lambda_min"] / columns["predicted_quadratic_form"] <= columns["predicted_ratio_high"] + 1e-9
 
 
+def test_a_covariance_that_cannot_be_inverted_is_no_failure():
+    """Its lost direction is left out and counted, even where no floor was given."""
+    gain = np.linspace(0.4, 1.9, D)
+    gain[[4, 9]] = 1e-12
+    norm, x = a_norm(gain=gain)
+    moments = moments_of(layer_norm(x, norm))
+    length = mean_length(moments, norm.kernel, Rounding(0.0, 0.0))
+    assert (length.unresolved, np.isfinite(length.squared)) == (1, True)
+
+
 # --- a lower bound on delta ---
 
 

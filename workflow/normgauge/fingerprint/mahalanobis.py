@@ -19,6 +19,7 @@ import numpy as np
 
 from normgauge.fingerprint.rounding import Rounding
 from normgauge.moments import Moments
+from normgauge.moments.algebra import EPSILON
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,15 @@ def mean_length(moments: Moments, kernel: np.ndarray, rounding: Rounding) -> Mea
     """The Mahalanobis length of the mean of `moments` (d coordinates) off the predicted kernel (d, k).
 
     rounding: of A = X^T X / n. The pseudo-inverse is taken by filling the kernel and what lies at or below the
-    floor, and solving with the triangular factor (tsqr64) or Cholesky's.
+    floor, and solving with the triangular factor (tsqr64) or Cholesky's. Rounding can break the latter where
+    variances are of the size of d epsilon times the largest (Higham 2002, Accuracy and Stability of Numerical
+    Algorithms, section 10.1): these are left out as well.
     """
     filled = moments.filled(kernel)
     spectrum = filled.spectrum()
     variances = spectrum.values**2 / moments.n
-    unresolved = int((variances <= rounding.floor).sum())
+    lost = moments.d * EPSILON["cov64"] * variances[-1] if moments.method != "tsqr64" else 0.0
+    unresolved = int((variances <= max(rounding.floor, lost)).sum())
     if unresolved:
         kernel = np.linalg.qr(np.hstack([kernel, spectrum.bottom(unresolved)]))[0]
         filled = moments.filled(kernel)
