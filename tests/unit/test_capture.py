@@ -19,6 +19,7 @@ from normgauge.capture.norms import effective_gain
 from normgauge.capture.study import capture_checkpoint, capture_model, moments_file, select_sites
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
+from normgauge.fingerprint import Identity, measure
 from normgauge.fingerprint.files import read_measurement
 from normgauge.moments import merge
 
@@ -249,7 +250,7 @@ def test_choice_of_sites():
         select_sites(Sites(), ["schur"], ["mlp"])
 
 
-def capture_shard(tmp_path, folder, manifest, shard, shards):
+def capture_shard(tmp_path, folder, manifest, shard, shards, **settings):
     capture_checkpoint(
         model_id="m",
         revision="r",
@@ -258,12 +259,15 @@ def capture_shard(tmp_path, folder, manifest, shard, shards):
         calibration=tmp_path / "calibration.parquet",
         destination=tmp_path / f"{shard}-of-{shards}",
         config_overrides=None,
-        forward_dtypes={"float64": ["residual", "terminal"], "float32": ["residual"]},
-        schur_taps=None,
-        accumulation="cov64",
-        shard=shard,
-        shards=shards,
-        batch_size=8,
+        **{
+            "forward_dtypes": {"float64": ["residual", "terminal"], "float32": ["residual"]},
+            "schur_taps": None,
+            "accumulation": "cov64",
+            "shard": shard,
+            "shards": shards,
+            "batch_size": 8,
+            **settings,
+        },
     )
 
 
@@ -318,6 +322,26 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tiny_gpt2):
         read_measurement([tmp_path / f"{shard}-of-4" / "float32" for shard in range(4)])
     with pytest.raises(InputError, match=r"2-of-4/float32/norms.parquet: cannot be read"):
         read_measurement([tmp_path / "2-of-4" / "float32"])
+
+
+@pytest.mark.parametrize("accumulation", ["cov64", "tsqr64"])
+def test_neither_shards_nor_batches_move_the_uncertainty_over_sequences(tiny_gpt2, accumulation):
+    """Three shards of 8 sequences cut two of the four groups in parts."""
+    tmp_path, facts = tiny_gpt2, {"weights_sha256": "0", "precision": "full"}
+    identity = Identity("m", "r", "gpt2", "published", "full", None, "pre-norm", {"decoder": 1}, "decoder")
+    found = []
+    for shards, batch_size in ((1, 8), (3, 2)):
+        settings = {"accumulation": accumulation, "batch_size": batch_size, "jackknife_groups": 4}
+        settings |= {"forward_dtypes": {"float64": ["residual", "terminal", "schur"]}, "schur_taps": ["query_key_value_input"]}
+        for shard in range(shards):
+            capture_shard(tmp_path, tmp_path / "checkpoint", facts, shard, shards, **settings)
+        found.append(measure([read_measurement([tmp_path / f"{shard}-of-{shards}" / "float64" for shard in range(shards)])], identity))
+    for whole, parts in zip(*found, strict=True):
+        for one, other in zip(whole, parts, strict=True):
+            assert one["group_samples"] == other["group_samples"] in ([32] * 4, None)
+            for name in (name for name in one if name.endswith("_se")):
+                assert other[name] == (None if one[name] is None else pytest.approx(one[name], rel=1e-5))
+    assert found[0][2][0]["max_ratio_se"] > 0
 
 
 def test_more_shards_than_sequences_are_refused_before_any_weight_is_read(tmp_path):
