@@ -8,6 +8,7 @@ from math import sqrt
 from normgauge.render.controls.reading import CRITICAL, Control, Must, Reading, Rows, model_of
 
 STUDY = "exact recovery"
+CHANCE = 3.0  # standard deviations of a count by chance
 KOLMOGOROV = 1.9495  # of sqrt(n) times the distance, exceeded by chance once in a thousand
 
 
@@ -16,12 +17,15 @@ def _checkpoints(rows: Rows) -> Rows:
 
 
 def _permuted_rows(rows: Rows) -> Iterator[Reading]:
-    """The true pairing, by the same procedure, says how much a falsifier could have found."""
+    """The true pairing, by the same procedure, says how much a falsifier could have found; what a coarse grid lets coincide
+    is counted against another column's values, and three standard deviations of a count are left to chance."""
     for row in _checkpoints(rows):
-        values = row["falsifier_values"]
-        found = row["control_matches"] / values if values else 0.0
-        matches = row["falsifier_matches"] / values if values else None
-        yield Reading(model_of(row), found if found == 1 else 0.0, 0.0, matches)
+        values, chance = row["falsifier_values"], row["falsifier_chance"] or 0
+        if not values:
+            yield Reading(model_of(row), None, 0.0, None)
+            continue
+        found = 1.0 if row["control_matches"] == values else 0.0
+        yield Reading(model_of(row), found, (chance + CHANCE * sqrt(chance)) / values, row["falsifier_matches"] / values)
 
 
 def _wrong_places(rows: Rows) -> Iterator[Reading]:
@@ -55,17 +59,20 @@ def _routes(rows: Rows) -> Iterator[Reading]:
             yield Reading(model_of(row), float(row["recovered"]), 0.0, float(row["route_differences"]))
 
 
+_FALSIFIER = ("values", "true_matches", "matches", "chance_matches", "claimed", "true_score", "permuted_score", "residual_ratio")
+
 CONTROLS = (
     Control(
         STUDY,
         "permuted rows",
         "exact_recovery",
-        ("falsifier_values", "falsifier_matches", "control_matches"),
+        ("falsifier_values", "falsifier_matches", "falsifier_chance", "control_matches"),
         "a method that finds the stored values whatever it is given",
         Must.NOT_SHOW,
         "share of values",
         _permuted_rows,
-        {"recovery_falsifier": ("values", "true_matches", "matches", "claimed", "true_score", "permuted_score", "residual_ratio")},
+        {"recovery_falsifier": _FALSIFIER},
+        CRITICAL,
     ),
     Control(
         STUDY,
