@@ -33,8 +33,6 @@ NO_CONTROLS = {
     "log10_null": "the power of a certificate itself; the control of its probabilities is the test at wrong places",
     "symmetry": "the name of what is tried",
     "dimension": "a count",
-    "chance_matches": "what a coarse grid lets coincide, printed beside the falsifier's matches",
-    "falsifier_chance": "the same",
 }
 """Columns that sound like controls and are none, and why."""
 
