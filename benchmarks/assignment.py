@@ -1,7 +1,9 @@
-"""The exact assignment against a greedy one, on noise and on correlations of a real model, d = 512 to 8192.
+"""The exact assignment against a greedy one, on noise and on correlations of a real model, d = 512
+to 8192.
 
-How to run it: benchmarks/README.md. The real correlations are those of smollm2-135m's feed-forward units
-in its first six blocks with the units of a copy whose weights have noise on them; it is acquired before.
+How to run it: benchmarks/README.md. The real correlations are those of smollm2-135m's feed-forward
+units in its first six blocks with the units of a copy whose weights have noise on them; it is
+acquired before.
 """
 
 from __future__ import annotations
@@ -27,12 +29,20 @@ SHARES = (0.3, 1.0)  # of a matrix's standard deviation: the noise on the copy's
 
 
 def units(checkpoint: Checkpoint) -> torch.Tensor:
-    """float32 (SAMPLES, units): the down projections' inputs on random tokens, centred, of length one."""
+    """float32 (SAMPLES, units): the down projections' inputs on random tokens, centred, of length
+    one.
+    """
     seen: list[torch.Tensor] = []
     model = build_model(checkpoint, "float32")
     for layer in model.model.layers[:BLOCKS]:
-        layer.mlp.down_proj.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].reshape(SAMPLES, -1)))
-    ids = torch.randint(checkpoint.config.vocab_size, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(0))
+        layer.mlp.down_proj.register_forward_pre_hook(
+            lambda _, arguments: seen.append(arguments[0].reshape(SAMPLES, -1))
+        )
+    ids = torch.randint(
+        checkpoint.config.vocab_size,
+        (SEQUENCES, LENGTH),
+        generator=torch.Generator().manual_seed(0),
+    )
     with torch.inference_mode():
         model(input_ids=ids, use_cache=False)
     found = torch.cat(seen, 1)
@@ -43,7 +53,10 @@ def units(checkpoint: Checkpoint) -> torch.Tensor:
 def with_noise(checkpoint: Checkpoint, share: float) -> Checkpoint:
     generator = torch.Generator().manual_seed(1)
     noisy = {
-        name: value.float() + share * value.float().std() * torch.randn(value.shape, generator=generator) if value.ndim == 2 else value
+        name: value.float()
+        + share * value.float().std() * torch.randn(value.shape, generator=generator)
+        if value.ndim == 2
+        else value
         for name, value in checkpoint.tensors.items()
     }
     return replace(checkpoint, tensors=noisy)
@@ -57,14 +70,21 @@ def scores() -> Iterator[tuple[str, np.ndarray]]:
         correlation = (source.T @ units(with_noise(checkpoint, share))).abs().numpy()
         for size in SIZES:
             order = np.random.default_rng(size).permutation(size)
-            yield f"smollm2-135m, {share} of noise on its copy", np.ascontiguousarray(correlation[:size, :size][:, order])
+            yield (
+                f"smollm2-135m, {share} of noise on its copy",
+                np.ascontiguousarray(correlation[:size, :size][:, order]),
+            )
     generator = np.random.default_rng(0)
     for size in SIZES:
-        first, second = (generator.standard_normal((SAMPLES, size), dtype=np.float32) for _ in range(2))
+        first, second = (
+            generator.standard_normal((SAMPLES, size), dtype=np.float32) for _ in range(2)
+        )
         yield "unrelated normal samples", np.abs(first.T @ second) / SAMPLES
         yield "uniform noise", generator.random((size, size), dtype=np.float32)
         plant = generator.random((size, size), dtype=np.float32) ** 4
-        plant[np.arange(size), generator.permutation(size)] += 0.5 * generator.random(size, dtype=np.float32)
+        plant[np.arange(size), generator.permutation(size)] += 0.5 * generator.random(
+            size, dtype=np.float32
+        )
         yield "a plant in noise", plant
 
 

@@ -1,6 +1,7 @@
 """Capture against the bare forward pass of the same model, side by side; memory and time against N.
 
-Needs measured checkpoints: snakemake --cores 2 results/minilm-l6/0.1.0/summary.parquet results/smollm2-135m/0.1.2/summary.parquet
+Needs measured checkpoints: snakemake --cores 2 results/minilm-l6/0.1.0/summary.parquet
+    results/smollm2-135m/0.1.2/summary.parquet
 How to run it: benchmarks/README.md [model/revision ...]
 """
 
@@ -26,16 +27,32 @@ from normgauge.moments import Accumulator, Workspace
 from side_by_side import interleaved, peak_memory_mb, write_results
 
 DEFAULT = {"minilm-l6/0.1.0": 5, "smollm2-135m/0.1.2": 2}  # rounds
-GROUPS = {"residual + terminal": ("residual", "terminal"), "all groups": ("residual", "terminal", "taps", "schur")}
+GROUPS = {
+    "residual + terminal": ("residual", "terminal"),
+    "all groups": ("residual", "terminal", "taps", "schur"),
+}
 
 
 def load(checkpoint: str) -> tuple[torch.nn.Module, list[Batch], dict[str, tuple[Site, ...]]]:
     folder = Path("results") / checkpoint
-    entry = yaml.safe_load(Path("config/models.yaml").read_text())["models"][folder.parent.name]
+    entry = yaml.safe_load(Path("config/models.yaml").read_text(encoding="utf-8"))["models"][
+        folder.parent.name
+    ]
     opened = open_checkpoint(folder / "checkpoint", entry.get("config"))
     anatomy = describe(opened.config)
-    inputs = list(batches(folder / "calibration.parquet", folder=folder / "checkpoint", config=opened.config, batch_size=8))
-    return build_model(opened, "float32"), inputs, {name: select_sites(anatomy, groups) for name, groups in GROUPS.items()}
+    inputs = list(
+        batches(
+            folder / "calibration.parquet",
+            folder=folder / "checkpoint",
+            config=opened.config,
+            batch_size=8,
+        )
+    )
+    return (
+        build_model(opened, "float32"),
+        inputs,
+        {name: select_sites(anatomy, groups) for name, groups in GROUPS.items()},
+    )
 
 
 def forward(model: torch.nn.Module, inputs: list[Batch]) -> None:
@@ -61,7 +78,10 @@ def speed_rows(checkpoint: str, rounds: int) -> list[dict[str, object]]:
     seconds = interleaved(
         {
             "forward": lambda: forward(model, inputs),
-            **{name: lambda chosen=chosen: capture(model, chosen, inputs, "cov64") for name, chosen in sites.items()},
+            **{
+                name: lambda chosen=chosen: capture(model, chosen, inputs, "cov64")
+                for name, chosen in sites.items()
+            },
             "updates of all groups alone": lambda: accumulate_alone(everything, rows, len(inputs)),
         },
         repeats=rounds,
@@ -83,11 +103,17 @@ def speed_rows(checkpoint: str, rounds: int) -> list[dict[str, object]]:
 
 
 def scaling_rows(checkpoint: str) -> list[dict[str, object]]:
-    """Peak memory and seconds of one capture at 1, 2 and 4 times the calibration, each in a fresh process."""
+    """Peak memory and seconds of one capture at 1, 2 and 4 times the calibration, each in a fresh
+    process.
+    """
     rows = []
     for times in (1, 2, 4):
         output = subprocess.run(
-            [sys.executable, __file__, "--scaling", checkpoint, str(times)], capture_output=True, text=True, check=True
+            [sys.executable, __file__, "--scaling", checkpoint, str(times)],
+            capture_output=True,
+            text=True,
+            check=True,
+            encoding="utf-8",
         ).stdout
         measured = json.loads(output.splitlines()[-1])
         rows.append(
@@ -110,9 +136,18 @@ def scaling(checkpoint: str, times: int) -> None:
 
     model, inputs, sites = load(checkpoint)
     start = time.perf_counter()
-    moments = capture(model, sites["residual + terminal"], (batch for _ in range(times) for batch in inputs), "cov64")
+    moments = capture(
+        model,
+        sites["residual + terminal"],
+        (batch for _ in range(times) for batch in inputs),
+        "cov64",
+    )
     seconds = time.perf_counter() - start
-    print(json.dumps({"n": next(iter(moments.values())).n, "seconds": seconds, "peak_mb": peak_memory_mb()}))
+    print(
+        json.dumps(
+            {"n": next(iter(moments.values())).n, "seconds": seconds, "peak_mb": peak_memory_mb()}
+        )
+    )
 
 
 if __name__ == "__main__":

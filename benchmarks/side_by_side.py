@@ -1,4 +1,6 @@
-"""Timing helpers: candidates run in turn within one process, so that a noisy machine disturbs all of them alike."""
+"""Timing helpers: candidates run in turn within one process, so that a noisy machine disturbs all
+of them alike.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def rounds(candidates: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each candidate in each of `repeats` rounds; every round runs each candidate once, after one warm-up round."""
+    """Seconds of each candidate in each of `repeats` rounds; every round runs each candidate once,
+    after one warm-up round.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for round_number in range(repeats + 1):
         for name, run in candidates.items():
@@ -38,14 +42,22 @@ def peak_memory_mb() -> float:
 
 
 def write_results(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """benchmarks/results/{name}.csv, and the same on stdout. The first line says what arithmetic ran."""
+    """benchmarks/results/{name}.csv, and the same on stdout. The first line says what arithmetic
+    ran.
+    """
     from normgauge.provenance import execution_environment
 
-    environment = {**execution_environment(), "cpu": platform.processor() or platform.machine(), "cores": str(os.cpu_count())}
+    environment = {
+        **execution_environment(),
+        "cpu": platform.processor() or platform.machine(),
+        "cores": str(os.cpu_count()),
+    }
     RESULTS.mkdir(exist_ok=True)
-    with open(RESULTS / f"{name}.csv", "w", newline="") as handle:
-        handle.write("# " + "; ".join(f"{key}={value}" for key, value in environment.items()) + "\n")
+    with open(RESULTS / f"{name}.csv", "w", newline="", encoding="utf-8") as handle:
+        handle.write(
+            "# " + "; ".join(f"{key}={value}" for key, value in environment.items()) + "\n"
+        )
         writer = csv.DictWriter(handle, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    print((RESULTS / f"{name}.csv").read_text())
+    print((RESULTS / f"{name}.csv").read_text(encoding="utf-8"))

@@ -1,6 +1,8 @@
-"""What the uncertainty over sequences costs: capture, fingerprint and one twin with and without it, each in a process of its own.
+"""What the uncertainty over sequences costs: capture, fingerprint and one twin with and without it,
+each in a process of its own.
 
-Needs checkpoints and calibrations: snakemake --cores 2 results/minilm-l6/0.1.0/summary.parquet (and the others)
+Needs checkpoints and calibrations: snakemake --cores 2 results/minilm-l6/0.1.0/summary.parquet (and
+    the others)
 How to run it: benchmarks/README.md [folder of results]
 """
 
@@ -27,55 +29,84 @@ ROUNDS = 2
 
 def settings(checkpoint: str) -> dict[str, Any]:
     model = checkpoint.split("/")[0]
-    default = yaml.safe_load(Path("config/config.yaml").read_text())
-    entry = yaml.safe_load(Path("config/models.yaml").read_text())["models"][model]
-    return {**default["capture"], **entry.get("capture", {}), "config": entry.get("config"), "twins": default["reinitialised"]}
+    default = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8"))
+    entry = yaml.safe_load(Path("config/models.yaml").read_text(encoding="utf-8"))["models"][model]
+    return {
+        **default["capture"],
+        **entry.get("capture", {}),
+        "config": entry.get("config"),
+        "twins": default["reinitialised"],
+    }
 
 
 def run_stage(stage: str, checkpoint: str, groups: int, results: Path, scratch: Path) -> None:
     """One stage as its job does it; the process is measured as a whole."""
     folder, options = results / checkpoint, settings(checkpoint)
-    common = {"calibration": folder / "calibration.parquet", "config_overrides": options["config"], "jackknife_groups": groups}
-    common |= {"accumulation": options["accumulation"], "batch_size": options["batch_size"]}
+    from normgauge.capture import CaptureSettings
+
+    def settings_of(chosen: dict[str, Any]) -> CaptureSettings:
+        return CaptureSettings(
+            chosen["forward_dtypes"],
+            options["accumulation"],
+            options["batch_size"],
+            chosen["schur_sites"],
+            groups,
+        )
+
+    calibration = folder / "calibration.parquet"
     manifest = folder / "checkpoint.json"
-    outputs = {kind: scratch / f"{kind}.parquet" for kind in ("fingerprint", "schur", "stacks", "summary")}
+    outputs = {
+        kind: scratch / f"{kind}.parquet" for kind in ("fingerprint", "schur", "stacks", "summary")
+    }
     if stage == "capture":
         from normgauge.capture import capture_checkpoint
 
+        model, _, revision = checkpoint.partition("/")
         capture_checkpoint(
-            model_id=checkpoint.split("/")[0],
-            revision=checkpoint.split("/")[1],
-            folder=folder / "checkpoint",
-            manifest=json.loads(manifest.read_text()),
-            destination=scratch / "moments",
-            forward_dtypes=options["forward_dtypes"],
-            schur_taps=options["schur_sites"],
-            shard=0,
-            shards=1,
-            **common,
+            folder / "checkpoint",
+            json.loads(manifest.read_text(encoding="utf-8")),
+            calibration,
+            scratch / "moments",
+            settings_of(options),
+            named=(model, revision),
+            config_overrides=options["config"],
         )
     elif stage == "fingerprint":
         from normgauge.fingerprint import fingerprint_checkpoint
 
-        fingerprint_checkpoint([scratch / "moments"], list(options["forward_dtypes"]), manifest, outputs)
+        fingerprint_checkpoint(
+            [scratch / "moments"], list(options["forward_dtypes"]), manifest, outputs
+        )
     else:
         from normgauge.fingerprint.reinitialised import fingerprint_reinitialised
 
-        twins = options["twins"]
         fingerprint_reinitialised(
-            folder=folder / "checkpoint",
-            manifest=manifest,
-            outputs=outputs,
-            seeds=[42],
-            forward_dtypes=twins["forward_dtypes"],
-            schur_taps=twins["schur_sites"],
-            **common,
+            folder / "checkpoint",
+            manifest,
+            calibration,
+            outputs,
+            settings_of(options["twins"]),
+            [42],
+            config_overrides=options["config"],
         )
 
 
-def measured(stage: str, checkpoint: str, groups: int, results: Path, scratch: Path) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--stage", stage, checkpoint, str(groups), str(results), str(scratch)]
-    last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+def measured(
+    stage: str, checkpoint: str, groups: int, results: Path, scratch: Path
+) -> dict[str, Any]:
+    command = [
+        sys.executable,
+        __file__,
+        "--stage",
+        stage,
+        checkpoint,
+        str(groups),
+        str(results),
+        str(scratch),
+    ]
+    last = subprocess.run(
+        command, capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout.splitlines()[-1]
     return {"groups": groups, **json.loads(last)}
 
 
@@ -87,7 +118,14 @@ def side_by_side(checkpoint: str, results: Path) -> list[dict[str, Any]]:
             with tempfile.TemporaryDirectory() as scratch:
                 for stage in STAGES:
                     found = measured(stage, checkpoint, groups, results, Path(scratch))
-                    found["disk_mb"] = sum(file.stat().st_size for file in Path(scratch, "moments").rglob("*") if file.is_file()) / 1e6
+                    found["disk_mb"] = (
+                        sum(
+                            file.stat().st_size
+                            for file in Path(scratch, "moments").rglob("*")
+                            if file.is_file()
+                        )
+                        / 1e6
+                    )
                     known = best.setdefault((stage, groups), found)
                     known["cpu_s"] = min(known["cpu_s"], found["cpu_s"])
     return [
@@ -99,7 +137,9 @@ def side_by_side(checkpoint: str, results: Path) -> list[dict[str, Any]]:
             "peak_mb": f"{found['peak_mb']:.0f}",
             "moments_mb": f"{found['disk_mb']:.0f}" if stage == "capture" else "",
         }
-        for (stage, groups), found in sorted(best.items(), key=lambda item: (STAGES.index(item[0][0]), item[0][1]))
+        for (stage, groups), found in sorted(
+            best.items(), key=lambda item: (STAGES.index(item[0][0]), item[0][1])
+        )
     ]
 
 
@@ -115,4 +155,7 @@ if __name__ == "__main__":
     else:
         start = time.perf_counter()
         folder = Path(sys.argv[1]) if sys.argv[1:] else Path("results")
-        write_results("uncertainty", [row for checkpoint in CHECKPOINTS for row in side_by_side(checkpoint, folder)])
+        write_results(
+            "uncertainty",
+            [row for checkpoint in CHECKPOINTS for row in side_by_side(checkpoint, folder)],
+        )

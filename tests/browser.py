@@ -1,4 +1,6 @@
-"""A headless Chromium for tests, driven through chromedriver by the WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
+"""A headless Chromium for tests, driven through chromedriver by the WebDriver protocol
+(https://www.w3.org/TR/webdriver2/).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Browser:
     def __init__(self, server: str, profile: Path) -> None:
         self._session = server
         options = {"binary": CHROMIUM, "args": [*_FLAGS, f"--user-data-dir={profile}"]}
-        started = self._call("POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
+        started = self._call(
+            "POST", "/session", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
+        )
         self._session = f"{server}/session/{started['sessionId']}"
 
     def open(self, address: str) -> None:
@@ -59,10 +63,15 @@ class Browser:
             if value:
                 return value
             time.sleep(0.1)
-        raise AssertionError(f"the page never satisfied {expression}; it shows: {self.evaluate('document.body.innerText')[:800]}")
+        raise AssertionError(
+            f"the page never satisfied {expression}; it shows: "
+            f"{self.evaluate('document.body.innerText')[:800]}"
+        )
 
     def click(self, expression: str, seconds: float = 60) -> None:
-        """Click the element that the expression gives, once a mouse could: it is there, in view, and nothing that still moves covers it."""
+        """Click the element that the expression gives, once a mouse could: it is there, in view,
+        and nothing that still moves covers it.
+        """
         refusal = None
         for _ in range(int(seconds * 10)):
             (identity,) = self.wait_for(expression).values()
@@ -77,7 +86,9 @@ class Browser:
         raise AssertionError(f"no click on {expression}: {refusal}")
 
     def click_until(self, expression: str, condition: str, attempts: int = 4) -> Any:
-        """Click until the condition holds, and give its value: a page that is still starting drops clicks, or takes them back."""
+        """Click until the condition holds, and give its value: a page that is still starting drops
+        clicks, or takes them back.
+        """
         for attempt in range(attempts):
             if attempt == 0 or self.evaluate(f"Boolean({expression})"):
                 self.click(expression)
@@ -95,7 +106,12 @@ class Browser:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._session + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self._session + path,
+            data=data,
+            method=method,
+            headers={"Content-Type": "application/json"},
+        )
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["value"]
 
@@ -104,10 +120,16 @@ class Browser:
 def browsing(profile: Path) -> Iterator[Browser]:
     """A browser with a fresh profile folder; it and its driver are gone afterwards."""
     assert DRIVER
-    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    driver = subprocess.Popen(
+        [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
         assert driver.stdout
-        port = next(match.group(1) for line in driver.stdout if (match := re.search(r"successfully on port (\d+)", line)))
+        port = next(
+            match.group(1)
+            for line in driver.stdout
+            if (match := re.search(r"successfully on port (\d+)", line))
+        )
         browser = Browser(f"http://127.0.0.1:{port}", profile)
         try:
             yield browser

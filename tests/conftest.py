@@ -6,5 +6,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first; it makes the smoke run that other files wait for, while the rest goes on beside it."""
+    """The longest file first; it makes the smoke run that other files wait for, while the rest goes
+    on beside it.
+    """
     items.sort(key=lambda item: item.path.name != "test_run.py")

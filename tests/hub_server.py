@@ -1,7 +1,9 @@
-"""A model hub on localhost that speaks the part of the hub's protocol that the downloader uses, with faults to order.
+"""A model hub on localhost that speaks the part of the hub's protocol that the downloader uses,
+with faults to order.
 
-Listing: GET /api/models/{repository}/revision/{commit}?blobs=True. Files: GET or HEAD /{repository}/resolve/{commit}/{file}, with
-Range; files kept in large file storage are redirected to /storage/{sha256}, as the hub does.
+Listing: GET /api/models/{repository}/revision/{commit}?blobs=True. Files: GET or HEAD
+/{repository}/resolve/{commit}/{file}, with Range; files kept in large file storage are redirected
+to /storage/{sha256}, as the hub does.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import hashlib
 import json
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -43,13 +46,16 @@ class Hub:
     stalled: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
     ignores_range: bool = False
+    longer: set[str] = field(default_factory=set)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def __enter__(self) -> Hub:
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self._thread.start()
         return self
 
@@ -68,16 +74,35 @@ class Hub:
         for name, content in sorted(self.files.items()):
             sibling: dict[str, Any] = {"rfilename": name}
             if not self.without_hashes:
-                pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{_sha256(content)}\nsize {len(content)}\n".encode()
-                sibling |= {"size": len(content), "blobId": git_blob_id(pointer if name in self.large else content)}
+                pointer = (
+                    "version https://git-lfs.github.com/spec/v1\n"
+                    f"oid sha256:{_sha256(content)}\nsize {len(content)}\n"
+                ).encode()
+                sibling |= {
+                    "size": len(content),
+                    "blobId": git_blob_id(pointer if name in self.large else content),
+                }
                 if name in self.large:
-                    sibling["lfs"] = {"sha256": _sha256(content), "size": len(content), "pointerSize": len(pointer)}
+                    sibling["lfs"] = {
+                        "sha256": _sha256(content),
+                        "size": len(content),
+                        "pointerSize": len(pointer),
+                    }
             siblings.append(sibling)
-        return {"id": self.repository, "modelId": self.repository, "sha": self.answered_commit or self.commit, "siblings": siblings}
+        return {
+            "id": self.repository,
+            "modelId": self.repository,
+            "sha": self.answered_commit or self.commit,
+            "siblings": siblings,
+        }
 
     def ranges(self, name: str) -> list[str | None]:
         """The Range headers under which the content of a file was asked for, in order."""
-        place = f"/storage/{_sha256(self.files[name])}" if name in self.large else f"/{self.repository}/resolve/{self.commit}/{name}"
+        place = (
+            f"/storage/{_sha256(self.files[name])}"
+            if name in self.large
+            else f"/{self.repository}/resolve/{self.commit}/{name}"
+        )
         return [asked for method, path, asked in self.requests if method == "GET" and path == place]
 
 
@@ -112,11 +137,19 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.forbidden:
             return self._refuse(403)
         if path.startswith("/storage/"):
-            return self._content(next(name for name in hub.large if _sha256(hub.files[name]) == path.removeprefix("/storage/")))
+            return self._content(
+                next(
+                    name
+                    for name in hub.large
+                    if _sha256(hub.files[name]) == path.removeprefix("/storage/")
+                )
+            )
         if hub.token and "Authorization" not in self.headers:
             return self._refuse(401, "RepoNotFound")
         if hub.token and self.headers["Authorization"] != f"Bearer {hub.token}":
-            return self._send(401, b"{}", {"X-Error-Message": "Invalid credentials in Authorization header"})
+            return self._send(
+                401, b"{}", {"X-Error-Message": "Invalid credentials in Authorization header"}
+            )
         if match := re.fullmatch(r"/api/models/(.+)/revision/([^/]+)", path):
             return self._listing(*match.groups())
         if match := re.fullmatch(r"/(.+)/resolve/([^/]+)/(.+)", path):
@@ -132,9 +165,11 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return False
 
-    def _listing(self, repository: str, commit: str) -> None:
-        if self._known(repository, commit):
-            self._send(200, json.dumps(self.hub.listing()).encode(), {"Content-Type": "application/json"})
+    def _listing(self, repository: str, revision: str) -> None:
+        if self._known(repository, self.hub.commit if revision == "main" else revision):
+            self._send(
+                200, json.dumps(self.hub.listing()).encode(), {"Content-Type": "application/json"}
+            )
 
     def _resolve(self, repository: str, commit: str, name: str) -> None:
         if not self._known(repository, commit):
@@ -146,7 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in self.hub.large:
             return self._content(name)
         content = self.hub.files[name]
-        headers = {"X-Linked-Etag": f'"{_sha256(content)}"', "X-Linked-Size": str(len(content)), "X-Repo-Commit": self.hub.commit}
+        headers = {
+            "X-Linked-Etag": f'"{_sha256(content)}"',
+            "X-Linked-Size": str(len(content)),
+            "X-Repo-Commit": self.hub.commit,
+        }
         return self._send(302, b"", {"Location": f"/storage/{_sha256(content)}", **headers})
 
     def _content(self, name: str) -> None:
@@ -155,19 +194,51 @@ class _Handler(BaseHTTPRequestHandler):
         if name in hub.corrupt:
             content = content[:-1] + bytes([content[-1] ^ 1])
         content = content[: hub.shortened.get(name, len(content))]
-        asked = None if hub.ignores_range else re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if name in hub.longer:
+            return self._endless(content)
+        asked = (
+            None
+            if hub.ignores_range
+            else re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        )
         start = int(asked.group(1)) if asked else 0
-        headers = {"ETag": f'"{git_blob_id(content)}"', "X-Repo-Commit": hub.commit, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{git_blob_id(content)}"',
+            "X-Repo-Commit": hub.commit,
+            "Accept-Ranges": "bytes",
+        }
         if asked:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         end = min(hub.cut_at.get(name, len(content)), hub.cut_once.pop(name, len(content)))
-        self._send(206 if asked else 200, content[start:], headers, cut=max(end - start, 0), stall=hub.stall_at.get(name))
+        self._send(
+            206 if asked else 200,
+            content[start:],
+            headers,
+            cut=max(end - start, 0),
+            stall=hub.stall_at.get(name),
+        )
+
+    def _endless(self, content: bytes) -> None:
+        """The content and then 300 MB more, without a stated length, as a chunked reply has
+        none.
+        """
+        self.send_response(200)
+        self.end_headers()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.wfile.write(content)
+            for _ in range(300):
+                self.wfile.write(bytes(1_000_000))
 
     def _refuse(self, status: int, code: str = "") -> None:
         self._send(status, b"{}", {"X-Error-Code": code} if code else {})
 
     def _send(
-        self, status: int, body: bytes, headers: dict[str, str] | None = None, cut: int | None = None, stall: int | None = None
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        cut: int | None = None,
+        stall: int | None = None,
     ) -> None:
         self.send_response(status)
         for key, value in (headers or {}).items():

@@ -11,17 +11,33 @@ from normgauge.checkpoints.architectures import empty_model
 
 
 def gpt2_config(**changes) -> GPT2Config:
-    shape = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 101, "n_positions": 24, **changes}
+    shape = {
+        "n_layer": 2,
+        "n_embd": 32,
+        "n_head": 4,
+        "vocab_size": 101,
+        "n_positions": 24,
+        **changes,
+    }
     return GPT2Config(architectures=["GPT2LMHeadModel"], bos_token_id=0, eos_token_id=0, **shape)
 
 
 def bert_config(**changes) -> BertConfig:
-    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 101, **changes}
+    shape = {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "vocab_size": 101,
+        **changes,
+    }
     return BertConfig(architectures=["BertForMaskedLM"], max_position_embeddings=24, **shape)
 
 
 def write(folder: Path, config, seed=0, dtype=torch.float32) -> Path:
-    """A checkpoint folder of that config; gains are log-normal, everything else is Gaussian. Tied tensors are stored once."""
+    """A checkpoint folder of that config; gains are log-normal, everything else is Gaussian. Tied
+    tensors are stored once.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model = empty_model(config, torch.float32)
     ties = set(model.all_tied_weights_keys)

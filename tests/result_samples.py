@@ -1,4 +1,6 @@
-"""Result folders with made-up numbers, of the same schemas as measured ones, for tests of tables, figures and the report."""
+"""Result folders with made-up numbers, of the same schemas as measured ones, for tests of tables,
+figures and the report.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SEEDS = (42, 43, 44, 45, 46)
 
 @dataclass(frozen=True)
 class Sample:
-    """A made-up checkpoint. `growth` is the ratio at the last block; `noise_random` puts the twins' Schur values below floor."""
+    """A made-up checkpoint. `growth` is the ratio at the last block; `noise_random` puts the twins'
+    Schur values below floor.
+    """
 
     model: str
     revision: str = "1.0"
@@ -52,14 +56,21 @@ class Sample:
 def filled(schema: pa.Schema, **values: Any) -> dict[str, Any]:
     """A row of the schema with nulls where allowed and neutral values elsewhere, then `values`."""
     neutral = {STRING: "", INT: 0, FLOAT: 0.0, BOOL: False, STRINGS: [], INTS: []}
+    neutral[pa.list_(FLOAT)] = []
     row = {each.name: None if each.nullable else neutral[each.type] for each in schema}
     assert set(values) <= set(row), set(values) - set(row)
     return uncertain(row | values)
 
 
 def uncertain(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with replicates of eight groups, spread over 2 % in a way of each row's own, wherever it has a column for their error."""
-    names = [name.removesuffix("_se") for name in row if name.endswith("_se") and row.get(name.removesuffix("_se"))]
+    """The row with replicates of eight groups, spread over 2 % in a way of each row's own, wherever
+    it has a column for their error.
+    """
+    names = [
+        name.removesuffix("_se")
+        for name in row
+        if name.endswith("_se") and row.get(name.removesuffix("_se"))
+    ]
     if "replicates" not in row or row.get("below_floor"):
         return row
     samples = [row["n"] // 8] * 8
@@ -68,7 +79,10 @@ def uncertain(row: dict[str, Any]) -> dict[str, Any]:
     if "delta" in replicates:  # what varies is the ratio
         replicates["delta"] = (1 - (1 - row["delta"]) * waves["delta"]).tolist()
     errors = {name: None for name in row if name.endswith("_se")}
-    errors |= {f"{name}_se": standard_error(row[name], found, samples) for name, found in replicates.items()}
+    errors |= {
+        f"{name}_se": standard_error(row[name], found, samples)
+        for name, found in replicates.items()
+    }
     return row | errors | {"group_samples": samples, "replicates": sorted(replicates.items())}
 
 
@@ -76,7 +90,10 @@ def ratios(sample: Sample, seed: int | None) -> list[float]:
     """ratio_to_embedding of X_1..X_L."""
     generator = numpy.random.default_rng(seed or 7)
     growth = sample.growth if seed is None else 2.0
-    return [growth ** (block / sample.blocks) * (1 + 0.05 * generator.random()) for block in range(1, sample.blocks + 1)]
+    return [
+        growth ** (block / sample.blocks) * (1 + 0.05 * generator.random())
+        for block in range(1, sample.blocks + 1)
+    ]
 
 
 def stack_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
@@ -117,6 +134,10 @@ def stack_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                 min_ratio_block=1,
                 max_ratio=max(profile),
                 output_ratio=profile[-1],
+                first_block_max_ratio=max(profile) / profile[0],
+                body_ratio=max(profile) / min(profile),
+                first_block_post_norm_ratio=(2.95 if seed is None else 0.06 + 0.001 * seed)
+                / profile[0],
                 post_norm_ratio=2.95 if seed is None else 0.06 + 0.001 * seed,
                 post_norm_cos_gamma_inv=0.99999 if layer else 0.021,
                 post_norm_cos_ones=0.973 if layer else 0.013,
@@ -136,8 +157,20 @@ def fingerprint_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
             for block, ratio in enumerate(profile):
                 tap = "embedding" if block == 0 else "output"
                 site = f"{stack}/embedding" if block == 0 else f"{stack}/block.{block}/output"
-                place = {"site": site, "stack": stack, "block": block, "tap": tap, "n": sample.n, "d": sample.width}
-                arithmetic = {"forward_dtype": dtype, "accumulation": "cov64", "forward_floor": 1e-5, "accumulator_floor": 1e-6}
+                place = {
+                    "site": site,
+                    "stack": stack,
+                    "block": block,
+                    "tap": tap,
+                    "n": sample.n,
+                    "d": sample.width,
+                }
+                arithmetic = {
+                    "forward_dtype": dtype,
+                    "accumulation": "cov64",
+                    "forward_floor": 1e-5,
+                    "accumulator_floor": 1e-6,
+                }
                 rows.append(
                     filled(
                         tables.schemas["fingerprint"],
@@ -160,10 +193,24 @@ def schur_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
         for dtype in sample.dtypes:
             for block in range(1, sample.blocks + 1):
                 for tap in ("query_key_value_input", "mlp_up_input", "mlp_down_input"):
-                    place = {"site": f"{stack}/block.{block}/{tap}", "stack": stack, "block": block, "tap": tap}
-                    place |= {"n": sample.n, "d": sample.width, "forward_dtype": dtype, "accumulation": "cov64"}
+                    place = {
+                        "site": f"{stack}/block.{block}/{tap}",
+                        "stack": stack,
+                        "block": block,
+                        "tap": tap,
+                    }
+                    place |= {
+                        "n": sample.n,
+                        "d": sample.width,
+                        "forward_dtype": dtype,
+                        "accumulation": "cov64",
+                    }
                     form = 8e-14 if noisy else 2.4
-                    delta = 0.03 * generator.random() if noisy else 1 - 10 ** -(1 + (2 if seed is None else 0) + generator.random())
+                    delta = (
+                        0.03 * generator.random()
+                        if noisy
+                        else 1 - 10 ** -(1 + (2 if seed is None else 0) + generator.random())
+                    )
                     fed = tap != "mlp_down_input"
                     predicted = sample.norm == "LayerNorm" and seed is None and fed
                     rows.append(
@@ -174,7 +221,9 @@ def schur_rows(sample: Sample, seed: int | None) -> list[dict[str, Any]]:
                             quadratic_form=form if fed else None,
                             delta=delta if fed else None,
                             delta_recovered=delta if fed else None,
-                            delta_lower=delta - 1e-4 if predicted and block == 2 and not noisy else None,
+                            delta_lower=delta - 1e-4
+                            if predicted and block == 2 and not noisy
+                            else None,
                             predicted_ratio=1.1 * (1 - delta) if predicted else None,
                             mahalanobis_squared=1 / (1.1 * (1 - delta)) if predicted else None,
                             bottom_cos_gamma_inv=0.998 if fed else None,
@@ -207,11 +256,21 @@ def write_results(root: Path, samples: Iterable[Sample]) -> list[Path]:
         own_seed = int(sample.revision.removeprefix("seed")) if sample.is_random else None
         for kind, build in ROWS.items():
             paths.append(folder / f"{kind}.parquet")
-            tables.write(paths[-1], kind, build(sample, own_seed), {"model": sample.model, "revision": sample.revision})
+            tables.write(
+                paths[-1],
+                kind,
+                build(sample, own_seed),
+                {"model": sample.model, "revision": sample.revision},
+            )
             if not sample.is_random:
                 paths.append(folder / "reinitialised" / f"{kind}.parquet")
                 twins = [{"seed": seed, **row} for seed in SEEDS for row in build(sample, seed)]
-                tables.write(paths[-1], f"reinitialised_{kind}", twins, {"model": sample.model, "revision": sample.revision})
+                tables.write(
+                    paths[-1],
+                    f"reinitialised_{kind}",
+                    twins,
+                    {"model": sample.model, "revision": sample.revision},
+                )
     return paths
 
 
@@ -260,7 +319,15 @@ STUDY = (
         stacks=("encoder", "decoder"),
         growth=5,
     ),
-    Sample("gpt2-nano", "seed42", blocks=4, width=256, provenance="trained here", growth=9, dtypes=("float32", "float64")),
+    Sample(
+        "gpt2-nano",
+        "seed42",
+        blocks=4,
+        width=256,
+        provenance="trained here",
+        growth=9,
+        dtypes=("float32", "float64"),
+    ),
     Sample(
         "llama-nano",
         "seed42",
@@ -291,7 +358,16 @@ STUDY = (
             "post_norm_cos_gamma_inv": None,
         },
     ),
-    Sample("pythia-160m", "a" * 40, "LayerNorm", "parallel pre-norm", blocks=12, width=768, growth=19.7, dtypes=("float32", "float64")),
+    Sample(
+        "pythia-160m",
+        "a" * 40,
+        "LayerNorm",
+        "parallel pre-norm",
+        blocks=12,
+        width=768,
+        growth=19.7,
+        dtypes=("float32", "float64"),
+    ),
     *(
         Sample(
             "pythia-70m",

@@ -1,4 +1,6 @@
-"""Every embedded real checkpoint opens, builds strictly in both dtypes, and computes what it should."""
+"""Every embedded real checkpoint opens, builds strictly in both dtypes, and computes what it
+should.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,17 @@ EXPECTED = {  # class, parameters (without fixed tables), stored dtypes
 def inputs(model_id, config, dtype):
     generator = torch.Generator().manual_seed(7)
     if model_id == "whisper-tiny-en":
-        noise = torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions, generator=generator, dtype=torch.float64)
-        return {"input_features": noise.to(dtype), "decoder_input_ids": torch.tensor([[50257, 50362, 440]])}
+        noise = torch.randn(
+            1,
+            config.num_mel_bins,
+            2 * config.max_source_positions,
+            generator=generator,
+            dtype=torch.float64,
+        )
+        return {
+            "input_features": noise.to(dtype),
+            "decoder_input_ids": torch.tensor([[50257, 50362, 440]]),
+        }
     if model_id in SCEPTR_VARIANTS:
         return {"input_ids": receptor(config)}
     return {"input_ids": torch.randint(5, config.vocab_size, (2, 12), generator=generator)}
@@ -36,7 +47,11 @@ def inputs(model_id, config, dtype):
 
 def receptor(config):
     """Two sequences of two compartments, the second one shorter and padded."""
-    long = [[2, 0, 0, 0], *[[3 + i, i + 1, 6, 1] for i in range(6)], *[[12 + i, i + 1, 4, config.compartments] for i in range(4)]]
+    long = [
+        [2, 0, 0, 0],
+        *[[3 + i, i + 1, 6, 1] for i in range(6)],
+        *[[12 + i, i + 1, 4, config.compartments] for i in range(4)],
+    ]
     short = [[2, 0, 0, 0], [7, 1, 1, 2]]
     return torch.tensor([long, short + [[0, 0, 0, 0]] * (len(long) - len(short))])
 
@@ -59,7 +74,10 @@ def test_opens_builds_and_runs(model_id):
     assert 1e-9 < deviation < 1e-4
     if model_id in EXPECTED:
         name, parameters, stored = EXPECTED[model_id]
-        assert (type(model).__name__, sum(tensor.numel() for tensor in model.parameters())) == (name, parameters)
+        assert (type(model).__name__, sum(tensor.numel() for tensor in model.parameters())) == (
+            name,
+            parameters,
+        )
         assert set(checkpoint.stored.values()) == stored
 
 
@@ -74,9 +92,13 @@ def test_smollm2_predicts_english():
     with torch.no_grad():
         loss = build_model(checkpoint, "float32")(ids, labels=ids).loss.item()
         shuffled = dict(checkpoint.tensors)
-        name = "model.layers.0.self_attn.q_proj.weight"  # undo the row order of one query map: it must matter
+        # undo the row order of one query map: it must matter
+        name = "model.layers.0.self_attn.q_proj.weight"
         shuffled[name] = shuffled[name].unflatten(0, (9, 2, -1)).transpose(1, 2).flatten(0, 2)
-        broken = build_model(type(checkpoint)(checkpoint.config, shuffled, checkpoint.stored, checkpoint.files), "float32")
+        broken = build_model(
+            type(checkpoint)(checkpoint.config, shuffled, checkpoint.stored, checkpoint.files),
+            "float32",
+        )
         broken_loss = broken(ids, labels=ids).loss.item()
     assert loss < 0.25 * math.log(checkpoint.config.vocab_size)
     assert broken_loss > loss + 0.05
@@ -87,7 +109,9 @@ def test_smollm2_equals_the_reading_of_transformers():
 
     folder = real_folder("smollm2-135m")
     name = next(folder.glob("*.gguf")).name
-    reference = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).state_dict()
+    reference = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=name, dtype=torch.float32
+    ).state_dict()
     ours = opened("smollm2-135m").tensors
     assert set(reference) - set(ours) == {"lm_head.weight"}
     assert [tensor for tensor in ours if not torch.equal(ours[tensor], reference[tensor])] == []
@@ -97,27 +121,35 @@ def test_whisper_values_are_the_stored_bytes():
     folder = real_folder("whisper-tiny-en")
     checkpoint = opened("whisper-tiny-en")
     raw = (folder / "model.bin").read_bytes()
-    name = b"decoder/layer_2/attention/linear_1/weight\0"  # fused keys and values of the cross attention
+    # fused keys and values of the cross attention
+    name = b"decoder/layer_2/attention/linear_1/weight\0"
     header = raw.index(struct.pack("<H", len(name)) + name) + 2 + len(name)
     assert struct.unpack_from("<B2IBI", raw, header) == (2, 768, 384, 4, 768 * 384 * 2)
-    fused = np.frombuffer(raw, np.float16, 768 * 384, header + struct.calcsize("<B2IBI")).reshape(768, 384)
+    fused = np.frombuffer(raw, np.float16, 768 * 384, header + struct.calcsize("<B2IBI")).reshape(
+        768, 384
+    )
     layer = "model.decoder.layers.2.encoder_attn"
     for part, rows in (("k_proj", slice(0, 384)), ("v_proj", slice(384, 768))):
         assert np.array_equal(checkpoint.tensors[f"{layer}.{part}.weight"].numpy(), fused[rows])
     model = build_model(checkpoint, "float32")
     assert model.proj_out.weight is model.model.decoder.embed_tokens.weight
-    positions = model.model.encoder.embed_positions.weight  # Whisper's sinusoids, stored: sines then cosines
+    # Whisper's sinusoids, stored: sines then cosines
+    positions = model.model.encoder.embed_positions.weight
     angles = torch.arange(1500)[:, None] * torch.exp(-math.log(10000) / 191 * torch.arange(192))
     assert (positions - torch.cat([angles.sin(), angles.cos()], dim=1)).abs().max() < 2e-3
 
 
 def test_whisper_speaks_its_own_language():
-    """On silence the trained decoder is far from uniform, and opens with a time stamp or a blank rather than a random token."""
+    """On silence the trained decoder is far from uniform, and opens with a time stamp or a blank
+    rather than a random token.
+    """
     checkpoint = opened("whisper-tiny-en")
     model = build_model(checkpoint, "float32")
     silence = torch.full((1, 80, 3000), -1.0)
     with torch.no_grad():
-        logits = model(input_features=silence, decoder_input_ids=torch.tensor([[50257]])).logits[0, -1]
+        logits = model(input_features=silence, decoder_input_ids=torch.tensor([[50257]])).logits[
+            0, -1
+        ]
     entropy = torch.distributions.Categorical(logits=logits).entropy()
     assert entropy < 0.5 * math.log(checkpoint.config.vocab_size)
 

@@ -1,6 +1,8 @@
-"""The target `smoke` on a real one-node Slurm of the test's own. Opt-in, since it starts daemons: NORMGAUGE_SLURM=1.
+"""The target `smoke` on a real one-node Slurm of the test's own. Opt-in, since it starts daemons:
+NORMGAUGE_SLURM=1.
 
-Configuration, key, state, logs and sockets lie in a temporary folder and the ports are free ones, so a Slurm of the machine stays as it is.
+Configuration, key, state, logs and sockets lie in a temporary folder and the ports are free ones,
+so a Slurm of the machine stays as it is.
 """
 
 from __future__ import annotations
@@ -61,8 +63,13 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(os.environ.get("NORMGAUGE_SLURM") != "1", reason="Slurm: not asked for; set NORMGAUGE_SLURM=1"),
-    pytest.mark.skipif(bool(MISSING), reason=f"Slurm: {', '.join(MISSING)} not found; install slurm-wlm and munge"),
+    pytest.mark.skipif(
+        os.environ.get("NORMGAUGE_SLURM") != "1",
+        reason="Slurm: not asked for; set NORMGAUGE_SLURM=1",
+    ),
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"Slurm: {', '.join(MISSING)} not found; install slurm-wlm and munge"
+    ),
 ]
 
 
@@ -81,7 +88,9 @@ def total_memory_megabytes() -> int:
 def wait_until(ready: Callable[[], bool], folder: Path, what: str) -> None:
     deadline = time.monotonic() + 60
     while not ready():
-        logs = "\n".join(path.read_text(errors="replace")[-1500:] for path in sorted(folder.glob("*.log")))
+        logs = "\n".join(
+            path.read_text(errors="replace")[-1500:] for path in sorted(folder.glob("*.log"))
+        )
         assert time.monotonic() < deadline, f"{what}\n{logs}"
         time.sleep(0.5)
 
@@ -90,7 +99,10 @@ def wait_until(ready: Callable[[], bool], folder: Path, what: str) -> None:
 def daemon(program: str, *arguments: str) -> Iterator[None]:
     """A daemon in the foreground, ended on leaving."""
     process = subprocess.Popen(
-        [shutil.which(program, path=SEARCHED), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [shutil.which(program, path=SEARCHED), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         yield
@@ -108,9 +120,14 @@ def said_by(*command: str) -> str:
 
 
 def job_records() -> list[tuple[str, str]]:
-    """(rule, state) of every job that this Slurm has seen; the executor writes the rule into the job's comment."""
+    """(rule, state) of every job that this Slurm has seen; the executor writes the rule into the
+    job's comment.
+    """
     lines = said_by("squeue", "--states=all", "--noheader", "--format=%k|%T").splitlines()
-    return [(comment.removeprefix("rule_").split("_wildcards_")[0], state) for comment, state in (line.rsplit("|", 1) for line in lines)]
+    return [
+        (comment.removeprefix("rule_").split("_wildcards_")[0], state)
+        for comment, state in (line.rsplit("|", 1) for line in lines)
+    ]
 
 
 @pytest.fixture
@@ -139,7 +156,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             )
         )
         monkeypatch.setenv("SLURM_CONF", str(configuration))
-        # Inside a job the executor starts srun without SLURM_CONF; this one, first on the path, gives it back.
+        # Inside a job the executor starts srun without SLURM_CONF; this one, first on the path,
+        # gives it back.
         srun = folder / "bin/srun"
         srun.parent.mkdir()
         srun.write_text(f'#!/bin/sh\nSLURM_CONF={configuration} exec {shutil.which("srun")} "$@"\n')
@@ -159,7 +177,11 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         wait_until(lambda: (folder / "munge.socket").exists(), folder, "munged does not listen")
         running.enter_context(daemon("slurmctld", "-D", "-f", str(configuration)))
         running.enter_context(daemon("slurmd", "-D", "-f", str(configuration)))
-        wait_until(lambda: said_by("sinfo", "--noheader", "--format=%T").strip() == "idle", folder, "the node does not become idle")
+        wait_until(
+            lambda: said_by("sinfo", "--noheader", "--format=%T").strip() == "idle",
+            folder,
+            "the node does not become idle",
+        )
         yield folder
         subprocess.run(["scancel", "--user", getpass.getuser()], capture_output=True)
         wait_until(lambda: not said_by("squeue", "--noheader"), folder, "cancelled jobs do not end")
@@ -201,5 +223,7 @@ def test_a_job_that_fails_on_slurm_shows_its_one_line_error(slurm: Path, project
     assert {rule for rule, _ in records} == {"acquire_checkpoint"}
     assert {state for _, state in records} == {"FAILED"}
     shown = said.stdout + said.stderr
-    assert any(line.strip().startswith("error: ") and "perceptron" in line for line in shown.splitlines()), shown[-3000:]
+    assert any(
+        line.strip().startswith("error: ") and "perceptron" in line for line in shown.splitlines()
+    ), shown[-3000:]
     assert not (project / target).exists()

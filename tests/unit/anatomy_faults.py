@@ -14,14 +14,26 @@ from dataclasses import dataclass, field, replace
 import torch
 import transformers
 
-from normgauge.anatomy.structure import Anatomy, Axis, Norm, Positions, Role, Segment, Space, SpaceKind, Stack, Tensor
+from normgauge.anatomy.structure import (
+    Anatomy,
+    Axis,
+    Norm,
+    Positions,
+    Role,
+    Segment,
+    Space,
+    SpaceKind,
+    Stack,
+    Tensor,
+)
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.checkpoints.sceptr_config import SceptrConfig
-from normgauge.gauge.absorb import returns_hidden_states
-from normgauge.gauge.admissible import gauge_spaces, random_gauge
+from normgauge.gauge.admissible import gauge_spaces
 from normgauge.gauge.equivalence import CONTROL_FACTOR, TOLERANCES, deviation_from, recorded_outputs
+from normgauge.gauge.folding import returns_hidden_states
 from normgauge.gauge.model_gauge import HEAD_SPACES, Gauge, attention_of
+from normgauge.gauge.random_gauges import random_gauge
 from normgauge.gauge.transform import transform, transform_unchecked
 from unit.gauge_models import SCEPTR, inputs_of, random_checkpoint
 from unit.test_anatomy import CASES, GATED
@@ -33,6 +45,7 @@ SAME_SIZES = {  # of as many spaces as the class allows
     "BertConfig": {"intermediate_size": 12},
     "RobertaConfig": {"intermediate_size": 12},
     "AlbertConfig": {"intermediate_size": 12, "embedding_size": 12},
+    "DistilBertConfig": {"hidden_dim": 12},
     "ViTConfig": {"intermediate_size": 12, "pooler_output_size": 12},
     "WhisperConfig": {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12},
     "T5Config": {"d_kv": 6, "d_ff": 12},
@@ -61,8 +74,14 @@ class Fault:
         return replace(
             anatomy,
             tensors=tuple(changed.get(tensor.name, tensor) for tensor in anatomy.tensors),
-            norms=tuple(self.norm if self.norm and norm.name == self.norm.name else norm for norm in anatomy.norms),
-            stacks=tuple(self.stack if self.stack and stack.name == self.stack.name else stack for stack in anatomy.stacks),
+            norms=tuple(
+                self.norm if self.norm and norm.name == self.norm.name else norm
+                for norm in anatomy.norms
+            ),
+            stacks=tuple(
+                self.stack if self.stack and stack.name == self.stack.name else stack
+                for stack in anatomy.stacks
+            ),
         )
 
 
@@ -86,16 +105,21 @@ def config_with_one_size(case: str, architecture: str):
     sizes = SAME_SIZES.get(case, SAME_SIZES.get(name, {}))
     if arguments.items() >= (GATED.items() - {"num_labels": 3}.items()):
         sizes = GATED_SIZES
-    return getattr(transformers, name)(**arguments | sizes | {"num_labels": 12}, architectures=[architecture], attn_implementation="eager")
+    return getattr(transformers, name)(
+        **arguments | sizes | {"num_labels": 12},
+        architectures=[architecture],
+        attn_implementation="eager",
+    )
 
 
 # ---------------------------------------------------------------- what is planted
 
 
 def faults(anatomy: Anatomy) -> Iterator[Fault]:
-    """Every space on every axis of every stored tensor, every norm with its gain and bias, and every
-    stack, in each other space of its size. Axes that only index (vocabulary, positions) move with no
-    gauge, whatever their space."""
+    """Every space on every axis of every stored tensor, every norm with its gain and bias, and
+    every stack, in each other space of its size. Axes that only index (vocabulary, positions) move
+    with no gauge, whatever their space.
+    """
     for tensor in anatomy.tensors:
         if tensor.alias_of:
             continue
@@ -105,21 +129,37 @@ def faults(anatomy: Anatomy) -> Iterator[Fault]:
                 for wrong in partners(anatomy, space):
                     if wrong in here[:place]:
                         continue  # the same exchange
-                    axes = (*tensor.axes[:number], _exchanged(axis, space, wrong), *tensor.axes[number + 1 :])
-                    yield Fault(f"{tensor.name}, axis {number}", space, wrong, (replace(tensor, axes=axes),))
+                    axes = (
+                        *tensor.axes[:number],
+                        _exchanged(axis, space, wrong),
+                        *tensor.axes[number + 1 :],
+                    )
+                    yield Fault(
+                        f"{tensor.name}, axis {number}", space, wrong, (replace(tensor, axes=axes),)
+                    )
     for norm in anatomy.norms:
         for wrong in partners(anatomy, norm.space):
-            parts = tuple(_in_space(anatomy.tensor(name), norm.space, wrong) for name in (norm.gain, norm.bias) if name)
+            parts = tuple(
+                _in_space(anatomy.tensor(name), norm.space, wrong)
+                for name in (norm.gain, norm.bias)
+                if name
+            )
             yield Fault(norm.name, norm.space, wrong, parts, norm=replace(norm, space=wrong))
     for stack in anatomy.stacks:
         for wrong in partners(anatomy, stack.space):
             if anatomy.space(wrong).kind == SpaceKind.RESIDUAL:
-                yield Fault(f"stack {stack.name}", stack.space, wrong, stack=replace(stack, space=wrong))
+                yield Fault(
+                    f"stack {stack.name}", stack.space, wrong, stack=replace(stack, space=wrong)
+                )
 
 
 def spaces_of(axis: Axis) -> tuple[str, ...]:
     """Spaces of an axis that a gauge may move."""
-    return () if axis.role == Role.INDEX else tuple(dict.fromkeys(segment.space for segment in axis.segments))
+    return (
+        ()
+        if axis.role == Role.INDEX
+        else tuple(dict.fromkeys(segment.space for segment in axis.segments))
+    )
 
 
 def partners(anatomy: Anatomy, space: str) -> list[str]:
@@ -129,7 +169,9 @@ def partners(anatomy: Anatomy, space: str) -> list[str]:
 
 
 def without_partner(anatomy: Anatomy) -> set[str]:
-    """Spaces that a gauge moves and no other space equals in size: no fault can be planted there."""
+    """Spaces that a gauge moves and no other space equals in size: no fault can be planted
+    there.
+    """
     layers = gauge_spaces(anatomy)
     moved = {space.name for space in anatomy.spaces if {space.name, _layer(space)} & set(layers)}
     return {space for space in moved if not partners(anatomy, space)}
@@ -140,9 +182,17 @@ def _layer(space: Space) -> str:
 
 
 def _exchanged(axis: Axis, space: str, wrong: str) -> Axis:
-    """The axis with the two spaces exchanged: where one alone lies there, the other in its place."""
+    """The axis with the two spaces exchanged: where one alone lies there, the other in its
+    place.
+    """
     names = {space: wrong, wrong: space}
-    return Axis(axis.role, tuple(Segment(names.get(each.space, each.space), each.start, each.stop) for each in axis.segments))
+    return Axis(
+        axis.role,
+        tuple(
+            Segment(names.get(each.space, each.space), each.start, each.stop)
+            for each in axis.segments
+        ),
+    )
 
 
 def _in_space(tensor: Tensor, space: str, wrong: str) -> Tensor:
@@ -158,29 +208,52 @@ def proof_of_equivalence(anatomy: Anatomy, fault: Fault) -> str | None:
     name = fault.tensors[0].name if len(fault.tensors) == 1 else ""
     if name.endswith("mask_token"):
         return "mask token: it enters masked inputs alone, and none is masked"
-    if fault.stack and fault.stack.name == anatomy.primary_stack.name and not returns_hidden_states(anatomy):
+    if (
+        fault.stack
+        and fault.stack.name == anatomy.primary_stack.name
+        and not returns_hidden_states(anatomy)
+    ):
         return "stack: the class returns no state of it, and its gauge is drawn as any other"
     key_biases = {item.bias for item in anatomy.maps if item.writes == fault.space}
     on_the_axis = name and fault.wrong in spaces_of(anatomy.tensor(name).axes[0])
-    if name in key_biases and space.kind == SpaceKind.KEY and anatomy.positions != Positions.ROTARY and not on_the_axis:
+    if (
+        name in key_biases
+        and space.kind == SpaceKind.KEY
+        and anatomy.positions != Positions.ROTARY
+        and not on_the_axis
+    ):
         return "key bias: it adds the same to all scores of a query, which softmax does not see"
-    if _are_queries_and_keys(anatomy, fault) and _only_place(anatomy, fault.space) == _only_place(anatomy, fault.wrong) == name:
-        return "queries and keys exchanged in the one tensor that has both: scores are inner products of the two"
+    if (
+        _are_queries_and_keys(anatomy, fault)
+        and _only_place(anatomy, fault.space) == _only_place(anatomy, fault.wrong) == name
+    ):
+        return (
+            "queries and keys exchanged in the one tensor that has both: scores are inner "
+            "products of the two"
+        )
     shared = {norm.gain for norm in anatomy.norms if norm.size < anatomy.space(norm.space).size}
     if name in shared and anatomy.space(fault.wrong).kind in HEAD_SPACES:
-        return "gain of a query or key norm: all heads share it, no gauge moves it, and one of the two names the layer's group"
+        return (
+            "gain of a query or key norm: all heads share it, no gauge moves it, and one of "
+            "the "
+            "two names the layer's group"
+        )
     return None
 
 
 def _are_queries_and_keys(anatomy: Anatomy, fault: Fault) -> bool:
     """Whether a fault exchanges the queries and the keys of one layer."""
     kinds = {anatomy.space(space).kind for space in (fault.space, fault.wrong)}
-    return kinds == {SpaceKind.QUERY, SpaceKind.KEY} and attention_of(fault.space) == attention_of(fault.wrong)
+    return kinds == {SpaceKind.QUERY, SpaceKind.KEY} and attention_of(fault.space) == attention_of(
+        fault.wrong
+    )
 
 
 def _only_place(anatomy: Anatomy, space: str) -> str | None:
     """The one tensor that has an axis in a space, None where there are several."""
-    names = {tensor.name for tensor in anatomy.tensors for axis in tensor.axes if axis.indices(space)}
+    names = {
+        tensor.name for tensor in anatomy.tensors for axis in tensor.axes if axis.indices(space)
+    }
     return names.pop() if len(names) == 1 else None
 
 
@@ -191,7 +264,9 @@ def survey(case: str, architecture: str, per_space: int | None = None) -> Survey
     """Plant the faults of a tiny model: all of them, or `per_space` for each space, drawn with a
     fixed seed."""
     checkpoint, anatomy = random_checkpoint(config_with_one_size(case, architecture))
-    checkpoint = replace(checkpoint, tensors={name: value.double() for name, value in checkpoint.tensors.items()})
+    checkpoint = replace(
+        checkpoint, tensors={name: value.double() for name, value in checkpoint.tensors.items()}
+    )
     bench = Bench(checkpoint, anatomy, inputs_of(case, architecture))
     planted = list(faults(anatomy))
     if per_space is not None:
@@ -215,27 +290,40 @@ def _sample(planted: list[Fault], per_space: int) -> list[Fault]:
     by_space: dict[str, list[Fault]] = {}
     for fault in planted:
         by_space.setdefault(fault.space, []).append(fault)
-    return [fault for group in by_space.values() for fault in chooser.sample(group, min(per_space, len(group)))]
+    return [
+        fault
+        for group in by_space.values()
+        for fault in chooser.sample(group, min(per_space, len(group)))
+    ]
 
 
 class Bench:
-    """A model whose tensors are set to what a wrong table makes of them, under the gauges of one seed."""
+    """A model whose tensors are set to what a wrong table makes of them, under the gauges of one
+    seed.
+    """
 
-    def __init__(self, checkpoint: Checkpoint, anatomy: Anatomy, inputs: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, anatomy: Anatomy, inputs: Mapping[str, torch.Tensor]
+    ) -> None:
         self.tensors, self.anatomy = checkpoint.tensors, anatomy
-        copies = {name: value.clone() for name, value in checkpoint.tensors.items()}  # the model takes them as its own
+        # the model takes them as its own
+        copies = {name: value.clone() for name, value in checkpoint.tensors.items()}
         self.model = build_model(replace(checkpoint, tensors=copies), "float64")
         self.recorded = recorded_outputs(self.model, [inputs])
         self.gauge = random_gauge(anatomy, SEED)
         self.right = dict(transform(anatomy, self.tensors, self.gauge))
 
     def shown(self, fault: Fault) -> float | None:
-        """Relative deviation of the outputs under the gauge of the wrong table; None where it is refused."""
+        """Relative deviation of the outputs under the gauge of the wrong table; None where it is
+        refused.
+        """
         anatomy = fault.planted(self.anatomy)
         try:
             gauge, names = self._dictated(anatomy, fault)
             part = replace(anatomy, tensors=tuple(anatomy.tensor(name) for name in names))
-            wrong = dict(transform_unchecked(part, {name: self.tensors[name] for name in names}, gauge))
+            wrong = dict(
+                transform_unchecked(part, {name: self.tensors[name] for name in names}, gauge)
+            )
         except ValueError:  # InputError is one
             return None
         stored = self.model.state_dict()
@@ -245,8 +333,10 @@ class Bench:
         return deviation_from(self.recorded, self.model, anatomy, gauge).relative
 
     def _dictated(self, anatomy: Anatomy, fault: Fault) -> tuple[Gauge, tuple[str, ...]]:
-        """The gauge of the wrong table, and the tensors that it moves otherwise: the fault's own where
-        the groups are the same, which rest on norms, stacks and the spaces that are written in full."""
+        """The gauge of the wrong table, and the tensors that it moves otherwise: the fault's own
+        where the groups are the same, which rest on norms, stacks and the spaces that are written
+        in full.
+        """
         if fault.norm or fault.stack or gauge_spaces(anatomy) != gauge_spaces(self.anatomy):
             return random_gauge(anatomy, SEED), tuple(self.tensors)
         return self.gauge, tuple(tensor.name for tensor in fault.tensors)

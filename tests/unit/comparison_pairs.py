@@ -1,4 +1,6 @@
-"""Pairs of tiny checkpoints in float64, random gauges of one group, and probe sets, for the tests of the comparison."""
+"""Pairs of tiny checkpoints in float64, random gauges of one group, and probe sets, for the tests
+of the comparison.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,17 @@ import numpy as np
 import torch
 
 from normgauge.anatomy.structure import SpaceKind
+from normgauge.checkpoint_comparison.factors import attention_layers, feed_forward_layers
+from normgauge.checkpoint_comparison.folds import fold_steps, foldable_norms
+from normgauge.checkpoint_comparison.pair import Pair
+from normgauge.checkpoint_comparison.pairing import make_pair
+from normgauge.checkpoint_comparison.probes import ProbeSet
+from normgauge.checkpoint_comparison.study import kernel_rows
 from normgauge.checkpoints.opening import Checkpoint
-from normgauge.comparison.factors import attention_layers, feed_forward_layers
-from normgauge.comparison.folds import fold_steps, foldable_norms
-from normgauge.comparison.pair import Pair, make_pair
-from normgauge.comparison.probes import ProbeSet
-from normgauge.comparison.study import kernel_rows
-from normgauge.gauge.admissible import Group, admissible, random_element
+from normgauge.gauge.admissible import Group, admissible
 from normgauge.gauge.groups import AttentionGauge, Monomial
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.random_gauges import random_element
 from normgauge.gauge.transform import transform
 from unit.gauge_models import config_of, random_checkpoint
 
@@ -37,7 +41,9 @@ def checkpoint(family: str, seed: int, **changes: Any) -> Checkpoint:
     """A random tiny checkpoint, float64."""
     config = config_of(*FAMILIES[family], **changes)
     if getattr(config, "layer_types", None):
-        config.layer_types = ["sliding_attention"] * (config.num_hidden_layers - 1) + ["full_attention"]
+        config.layer_types = ["sliding_attention"] * (config.num_hidden_layers - 1) + [
+            "full_attention"
+        ]
     found, _ = random_checkpoint(config, seed)
     tensors = {name: value.double() for name, value in found.tensors.items()}
     return Checkpoint(found.config, tensors, dict.fromkeys(tensors, "F64"), found.files)
@@ -47,7 +53,10 @@ def nearby(source: Checkpoint, seed: int, share: float = 0.4) -> Checkpoint:
     """The checkpoint with noise of this share of every tensor's own spread added."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
-        name: value + share * (value.std() if value.numel() > 1 else 1.0) * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        name: value
+        + share
+        * (value.std() if value.numel() > 1 else 1.0)
+        * torch.randn(value.shape, generator=generator, dtype=value.dtype)
         for name, value in source.tensors.items()
     }
     return changed(source, tensors)
@@ -74,7 +83,10 @@ def gauged(pair: Pair, group: str, seed: int = 7) -> Pair | None:
     anatomy = pair.anatomy
     if group == "folds":
         generator = np.random.default_rng(seed)
-        scales = {norm.name: np.exp2(generator.uniform(-1, 1, norm.size)) for norm in foldable_norms(anatomy)}
+        scales = {
+            norm.name: np.exp2(generator.uniform(-1, 1, norm.size))
+            for norm in foldable_norms(anatomy)
+        }
         return Pair(pair.a, pair.b.with_steps(fold_steps(anatomy, scales))) if scales else None
     elements = {}
     for number, space in enumerate(_spaces(pair, group)):
@@ -84,7 +96,10 @@ def gauged(pair: Pair, group: str, seed: int = 7) -> Pair | None:
         elements[space] = element
     source = Checkpoint(pair.b.config, pair.b.tensors, pair.b.stored, pair.b.files)
     moved = dict(transform(anatomy, source.tensors, Gauge(elements)))
-    return make_pair(Checkpoint(pair.a.config, pair.a.tensors, pair.a.stored, pair.a.files), changed(source, moved))
+    return make_pair(
+        Checkpoint(pair.a.config, pair.a.tensors, pair.a.stored, pair.a.files),
+        changed(source, moved),
+    )
 
 
 def _spaces(pair: Pair, group: str) -> list[str]:
@@ -103,7 +118,10 @@ def _element(pair: Pair, group: str, space: str, seed: int) -> Monomial | Attent
         if group == "heads":
             order, within = np.roll(still.group_order, 1), np.roll(still.head_order, 1, axis=1)
             return AttentionGauge(order, within, still.query_maps, still.value_maps)
-        maps = {"queries": (element.query_maps, still.value_maps), "values": (still.query_maps, element.value_maps)}[group]
+        maps = {
+            "queries": (element.query_maps, still.value_maps),
+            "values": (still.query_maps, element.value_maps),
+        }[group]
         return AttentionGauge(still.group_order, still.head_order, *maps)
     if group == "units":
         return Monomial(element.target, np.ones(element.size))

@@ -16,13 +16,35 @@ from unit.test_anatomy import CASES, make_config, make_inputs
 SCEPTR = "sceptr"
 # one class with an output head per case, and bare models of each norm kind
 CLASSES = [
-    (case, stem + next(ending for ending in endings if ending in ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")))
+    (
+        case,
+        stem
+        + next(
+            ending
+            for ending in endings
+            if ending in ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
+        ),
+    )
     for case, (_, _, stem, endings) in CASES.items()
     if not case.startswith(("vit", "dinov2"))
 ]
-CLASSES += [("vit", "ViTForImageClassification"), ("dinov2", "Dinov2ForImageClassification"), ("dinov2-gated", "Dinov2Model")]
-CLASSES += [("llama", "LlamaModel"), ("bert", "BertModel"), ("bert", "BertForSequenceClassification"), ("albert", "AlbertModel")]
-CLASSES += [("vit", "ViTModel"), ("t5", "T5Model"), ("whisper", "WhisperModel"), ("gpt_neox", "GPTNeoXForSequenceClassification")]
+CLASSES += [
+    ("vit", "ViTForImageClassification"),
+    ("dinov2", "Dinov2ForImageClassification"),
+    ("dinov2-gated", "Dinov2Model"),
+]
+CLASSES += [
+    ("llama", "LlamaModel"),
+    ("bert", "BertModel"),
+    ("bert", "BertForSequenceClassification"),
+    ("albert", "AlbertModel"),
+]
+CLASSES += [
+    ("vit", "ViTModel"),
+    ("t5", "T5Model"),
+    ("whisper", "WhisperModel"),
+    ("gpt_neox", "GPTNeoXForSequenceClassification"),
+]
 CLASSES += [(SCEPTR, "Sceptr")]
 
 
@@ -37,7 +59,9 @@ def config_of(case: str, architecture: str, **changes):
 
 @cache
 def tiny(case: str, architecture: str):
-    """(checkpoint, anatomy) of a tiny model, float32, no parameter at a value that could hide a mistake."""
+    """(checkpoint, anatomy) of a tiny model, float32, no parameter at a value that could hide a
+    mistake.
+    """
     return random_checkpoint(config_of(case, architecture))
 
 
@@ -50,19 +74,28 @@ def random_checkpoint(config, seed=5):
         if tensor.alias_of:
             continue
         if tensor.name in offsets:
-            tensors[tensor.name] = 0.5 + torch.rand(tensor.shape, generator=generator) - offsets[tensor.name]
+            tensors[tensor.name] = (
+                0.5 + torch.rand(tensor.shape, generator=generator) - offsets[tensor.name]
+            )
         else:
             tensors[tensor.name] = 0.5 * torch.randn(tensor.shape, generator=generator)
     if config.model_type == SCEPTR:  # its tables are no parameters
         model = new_model(config, torch.float32)
         learned = {name for name, _ in model.named_parameters()}
-        tensors |= {name: value for name, value in model.state_dict().items() if name not in learned}
-    return Checkpoint(config, tensors, dict.fromkeys(tensors, "F32"), (Path("model.safetensors"),)), anatomy
+        tensors |= {
+            name: value for name, value in model.state_dict().items() if name not in learned
+        }
+    return Checkpoint(
+        config, tensors, dict.fromkeys(tensors, "F32"), (Path("model.safetensors"),)
+    ), anatomy
 
 
 def inputs_of(case: str, architecture: str) -> dict[str, torch.Tensor]:
     if case == SCEPTR:
         generator = torch.Generator().manual_seed(3)
-        grid = [torch.randint(low, high, (3, 9), generator=generator) for low, high in ((3, 23), (1, 9), (9, 12), (1, 7))]
+        grid = [
+            torch.randint(low, high, (3, 9), generator=generator)
+            for low, high in ((3, 23), (1, 9), (9, 12), (1, 7))
+        ]
         return {"input_ids": torch.stack(grid, -1)}
     return make_inputs(case, architecture, torch.float64)

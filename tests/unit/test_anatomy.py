@@ -1,7 +1,8 @@
 """Every family's anatomy against the real transformers class, at sizes that take milliseconds.
 
-The decisive test moves each space by a random element of its group, reading nothing but the axes of the table, and asks that
-the model's outputs do not change: a tensor that is missing from the table, or has a wrong role, axis or segment, changes them.
+The decisive test moves each space by a random element of its group, reading nothing but the axes of
+the table, and asks that the model's outputs do not change: a tensor that is missing from the table,
+or has a wrong role, axis or segment, changes them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,27 @@ from torch.func import functional_call
 from transformers.activations import ACT2FN
 
 from normgauge.anatomy import FAMILIES, describe
-from normgauge.anatomy.structure import Anatomy, Axis, NormKind, Placement, Positions, Role, SpaceKind
+from normgauge.anatomy.structure import (
+    Anatomy,
+    Axis,
+    NormKind,
+    Placement,
+    Positions,
+    Role,
+    SpaceKind,
+)
 from normgauge.checkpoints.architectures import new_model
 from normgauge.errors import InputError
 from unit.tiny_sceptr import VARIANTS, TinySceptr
 
-TEXT = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "vocab_size": 17, "pad_token_id": 0}
+TEXT = {
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 20,
+    "vocab_size": 17,
+    "pad_token_id": 0,
+}
 ENCODER = TEXT | {"max_position_embeddings": 14, "num_labels": 3}
 GATED = TEXT | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "num_labels": 3}
 VISION = {
@@ -33,7 +49,15 @@ VISION = {
     "patch_size": 4,
     "num_labels": 3,
 }
-GPT2 = {"n_embd": 12, "n_layer": 2, "n_head": 2, "vocab_size": 17, "n_positions": 14, "pad_token_id": 0, "num_labels": 3}
+GPT2 = {
+    "n_embd": 12,
+    "n_layer": 2,
+    "n_head": 2,
+    "vocab_size": 17,
+    "n_positions": 14,
+    "pad_token_id": 0,
+    "num_labels": 3,
+}
 WHISPER = {
     "d_model": 12,
     "encoder_layers": 2,
@@ -61,36 +85,135 @@ T5 = {
     "vocab_size": 17,
     "relative_attention_num_buckets": 8,
 }
-BERT_HEADS = ("Model", "ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", "ForSequenceClassification")
+BERT_HEADS = (
+    "Model",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForNextSentencePrediction",
+    "ForSequenceClassification",
+)
 BERT_HEADS += ("ForMultipleChoice", "ForTokenClassification", "ForQuestionAnswering")
+DISTILBERT = {
+    "dim": 12,
+    "n_layers": 2,
+    "n_heads": 2,
+    "hidden_dim": 20,
+    "vocab_size": 17,
+    "pad_token_id": 0,
+}
+DISTILBERT |= {"max_position_embeddings": 14, "num_labels": 3}
 ALBERT = ENCODER | {"embedding_size": 8, "num_hidden_layers": 4}
 CAUSAL = ("Model", "ForCausalLM", "ForSequenceClassification")
 
 # id: (config class, its arguments, stem of the class names, their endings)
 CASES = {
-    "gpt2": ("GPT2Config", GPT2, "GPT2", ("Model", "LMHeadModel", "ForSequenceClassification", "ForTokenClassification")),
-    "gpt2-untied": ("GPT2Config", GPT2 | {"n_inner": 20, "tie_word_embeddings": False}, "GPT2", ("LMHeadModel",)),
+    "gpt2": (
+        "GPT2Config",
+        GPT2,
+        "GPT2",
+        ("Model", "LMHeadModel", "ForSequenceClassification", "ForTokenClassification"),
+    ),
+    "gpt2-untied": (
+        "GPT2Config",
+        GPT2 | {"n_inner": 20, "tie_word_embeddings": False},
+        "GPT2",
+        ("LMHeadModel",),
+    ),
     "gpt_neox": ("GPTNeoXConfig", TEXT, "GPTNeoX", (*CAUSAL, "ForTokenClassification")),
-    "gpt_neox-sequential": ("GPTNeoXConfig", TEXT | {"use_parallel_residual": False, "attention_bias": False}, "GPTNeoX", ("ForCausalLM",)),
+    "gpt_neox-sequential": (
+        "GPTNeoXConfig",
+        TEXT | {"use_parallel_residual": False, "attention_bias": False},
+        "GPTNeoX",
+        ("ForCausalLM",),
+    ),
     "bert": ("BertConfig", ENCODER, "Bert", BERT_HEADS),
-    "bert-untied": ("BertConfig", ENCODER | {"tie_word_embeddings": False}, "Bert", ("ForMaskedLM",)),
-    "roberta": ("RobertaConfig", ENCODER | {"pad_token_id": 1}, "Roberta", tuple(set(BERT_HEADS) - set(BERT_HEADS[2:4]))),
-    "albert": ("AlbertConfig", ALBERT, "Albert", tuple(set(BERT_HEADS) - {"ForNextSentencePrediction"})),
-    "albert-untied": ("AlbertConfig", ALBERT | {"tie_word_embeddings": False}, "Albert", ("ForMaskedLM",)),
-    "albert-groups": ("AlbertConfig", ALBERT | {"num_hidden_groups": 2, "inner_group_num": 2}, "Albert", ("ForMaskedLM",)),
-    "vit": ("ViTConfig", VISION | {"intermediate_size": 20}, "ViT", ("Model", "ForImageClassification")),
+    "bert-untied": (
+        "BertConfig",
+        ENCODER | {"tie_word_embeddings": False},
+        "Bert",
+        ("ForMaskedLM",),
+    ),
+    "roberta": (
+        "RobertaConfig",
+        ENCODER | {"pad_token_id": 1},
+        "Roberta",
+        tuple(set(BERT_HEADS) - set(BERT_HEADS[2:4])),
+    ),
+    "albert": (
+        "AlbertConfig",
+        ALBERT,
+        "Albert",
+        tuple(set(BERT_HEADS) - {"ForNextSentencePrediction"}),
+    ),
+    "albert-untied": (
+        "AlbertConfig",
+        ALBERT | {"tie_word_embeddings": False},
+        "Albert",
+        ("ForMaskedLM",),
+    ),
+    "albert-groups": (
+        "AlbertConfig",
+        ALBERT | {"num_hidden_groups": 2, "inner_group_num": 2},
+        "Albert",
+        ("ForMaskedLM",),
+    ),
+    "distilbert": (
+        "DistilBertConfig",
+        DISTILBERT,
+        "DistilBert",
+        tuple(set(BERT_HEADS) - set(BERT_HEADS[2:4])),
+    ),
+    "distilbert-untied": (
+        "DistilBertConfig",
+        DISTILBERT | {"tie_word_embeddings": False},
+        "DistilBert",
+        ("ForMaskedLM",),
+    ),
+    "vit": (
+        "ViTConfig",
+        VISION | {"intermediate_size": 20},
+        "ViT",
+        ("Model", "ForImageClassification"),
+    ),
     "vit-odd": (
         "ViTConfig",
-        VISION | {"intermediate_size": 20, "qkv_bias": False, "image_size": [8, 12], "patch_size": [2, 4], "pooler_output_size": 5},
+        VISION
+        | {
+            "intermediate_size": 20,
+            "qkv_bias": False,
+            "image_size": [8, 12],
+            "patch_size": [2, 4],
+            "pooler_output_size": 5,
+        },
         "ViT",
         ("Model",),
     ),
-    "dinov2": ("Dinov2Config", VISION | {"mlp_ratio": 2}, "Dinov2", ("Model", "ForImageClassification")),
-    "dinov2-gated": ("Dinov2Config", VISION | {"mlp_ratio": 2, "use_swiglu_ffn": True, "use_mask_token": False}, "Dinov2", ("Model",)),
+    "dinov2": (
+        "Dinov2Config",
+        VISION | {"mlp_ratio": 2},
+        "Dinov2",
+        ("Model", "ForImageClassification"),
+    ),
+    "dinov2-gated": (
+        "Dinov2Config",
+        VISION | {"mlp_ratio": 2, "use_swiglu_ffn": True, "use_mask_token": False},
+        "Dinov2",
+        ("Model",),
+    ),
     "whisper": ("WhisperConfig", WHISPER, "Whisper", ("Model", "ForConditionalGeneration")),
     "t5": ("T5Config", T5, "T5", ("Model", "ForConditionalGeneration", "EncoderModel")),
-    "t5-gated": ("T5Config", T5 | {"feed_forward_proj": "gated-gelu"}, "T5", ("ForConditionalGeneration",)),
-    "t5-untied": ("T5Config", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "T5", ("ForConditionalGeneration",)),
+    "t5-gated": (
+        "T5Config",
+        T5 | {"feed_forward_proj": "gated-gelu"},
+        "T5",
+        ("ForConditionalGeneration",),
+    ),
+    "t5-untied": (
+        "T5Config",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "T5",
+        ("ForConditionalGeneration",),
+    ),
     "llama": ("LlamaConfig", GATED, "Llama", CAUSAL),
     "llama-biased": (
         "LlamaConfig",
@@ -106,9 +229,14 @@ CASES = {
     "gemma3": ("Gemma3TextConfig", GATED, "Gemma3", ("TextModel", "ForCausalLM")),
 }
 SCEPTR = tuple(f"sceptr-{variant}" for variant in VARIANTS)
-ALL_CLASSES = [(case, stem + ending) for case, (_, _, stem, endings) in CASES.items() for ending in sorted(endings)]
+ALL_CLASSES = [
+    (case, stem + ending)
+    for case, (_, _, stem, endings) in CASES.items()
+    for ending in sorted(endings)
+]
 ALL_CLASSES += [(case, "Sceptr") for case in SCEPTR]
-FORWARD = [(case, name) for case, name in ALL_CLASSES if not name.endswith("ForMultipleChoice")]  # another input shape, nothing new
+# another input shape, nothing new
+FORWARD = [(case, name) for case, name in ALL_CLASSES if not name.endswith("ForMultipleChoice")]
 
 
 def make_config(case: str, architecture: str):
@@ -117,11 +245,15 @@ def make_config(case: str, architecture: str):
     name, arguments, _, _ = CASES[case]
     if architecture.endswith("ForQuestionAnswering"):
         arguments = arguments | {"num_labels": 2}  # start and end
-    return getattr(transformers, name)(**arguments, architectures=[architecture], attn_implementation="eager")
+    return getattr(transformers, name)(
+        **arguments, architectures=[architecture], attn_implementation="eager"
+    )
 
 
 def make_model(case: str, architecture: str, anatomy: Anatomy, dtype: torch.dtype):
-    """The real class with random parameters, none of them at a value (0 or 1) that could hide a mistake."""
+    """The real class with random parameters, none of them at a value (0 or 1) that could hide a
+    mistake.
+    """
     torch.manual_seed(1)
     config = make_config(case, architecture)
     model = TinySceptr(config) if case in SCEPTR else new_model(config, torch.float32)
@@ -144,21 +276,30 @@ def make_inputs(case: str, architecture: str, dtype: torch.dtype) -> dict:
     if case.startswith(("vit", "dinov2")):
         size = make_config(case, architecture).image_size
         height, width = (size, size) if isinstance(size, int) else size
-        return {"pixel_values": torch.randn((3, 3, height, width), generator=generator, dtype=dtype)}
+        return {
+            "pixel_values": torch.randn((3, 3, height, width), generator=generator, dtype=dtype)
+        }
     if case.startswith("whisper"):
-        return {"input_features": torch.randn((3, 5, 12), generator=generator, dtype=dtype), "decoder_input_ids": ids}
+        return {
+            "input_features": torch.randn((3, 5, 12), generator=generator, dtype=dtype),
+            "decoder_input_ids": ids,
+        }
     if case.startswith("t5") and architecture != "T5EncoderModel":
         return {"input_ids": ids, "decoder_input_ids": ids.flip(1)[:, :7]}
     return {"input_ids": ids}
 
 
 def use_exact_norms(model, anatomy: Anatomy) -> None:
-    """RMSNorm modules in transformers work in fp32; put the norm that the table describes in their place."""
+    """RMSNorm modules in transformers work in fp32; put the norm that the table describes in their
+    place.
+    """
     for norm in anatomy.norms:
         if norm.kind == NormKind.RMS_NORM:
             module = model.get_submodule(norm.name)
             module.forward = lambda x, module=module, norm=norm: (
-                x / torch.sqrt(x.square().mean(-1, keepdim=True) + norm.eps) * (norm.gain_offset + module.weight)
+                x
+                / torch.sqrt(x.square().mean(-1, keepdim=True) + norm.eps)
+                * (norm.gain_offset + module.weight)
             )
 
 
@@ -181,14 +322,18 @@ def prepared():
 
 
 def first_tensor(value, argument: str, keywords: dict):
-    """What a hook sees as its tensor: the first of a tuple, or the keyword where nothing is positional."""
+    """What a hook sees as its tensor: the first of a tuple, or the keyword where nothing is
+    positional.
+    """
     if isinstance(value, tuple):
         return value[0] if value else keywords[argument]
     return value
 
 
 def watch(model, anatomy: Anatomy, inputs: dict):
-    """Run once; return site id -> (activation, its norm's latest output), calls per module, and all norm outputs."""
+    """Run once; return site id -> (activation, its norm's latest output), calls per module, and all
+    norm outputs.
+    """
     seen: dict = {}
     calls: dict = {}
     latest: dict = {}
@@ -225,7 +370,9 @@ def watch(model, anatomy: Anatomy, inputs: dict):
         places.setdefault((site.module, site.hook), []).append(site)
     for key, sites in places.items():
         module = model.get_submodule(key[0])
-        register = module.register_forward_pre_hook if key[1] == "input" else module.register_forward_hook
+        register = (
+            module.register_forward_pre_hook if key[1] == "input" else module.register_forward_hook
+        )
         handles.append(register(on_site(key, sites), with_kwargs=True))
     with torch.no_grad():
         model(**inputs)
@@ -241,10 +388,18 @@ def watch(model, anatomy: Anatomy, inputs: dict):
 def test_every_tensor_is_listed_with_its_shape_and_ties(prepared, case, architecture):
     anatomy, model, _ = prepared(case, architecture)
     stored = model.state_dict()
-    assert {tensor.name: tensor.shape for tensor in anatomy.tensors} == {name: tuple(value.shape) for name, value in stored.items()}
+    assert {tensor.name: tensor.shape for tensor in anatomy.tensors} == {
+        name: tuple(value.shape) for name, value in stored.items()
+    }
     assert len(anatomy.tensors) == len(stored)
-    real = {frozenset(group) for group in groups_by(stored, lambda name: stored[name].data_ptr()).values()}
-    listed = groups_by([tensor.name for tensor in anatomy.tensors], lambda name: anatomy.tensor(name).alias_of or name)
+    real = {
+        frozenset(group)
+        for group in groups_by(stored, lambda name: stored[name].data_ptr()).values()
+    }
+    listed = groups_by(
+        [tensor.name for tensor in anatomy.tensors],
+        lambda name: anatomy.tensor(name).alias_of or name,
+    )
     assert {frozenset(group) for group in listed.values()} == real
     read = {item.weight for item in anatomy.maps}
     assert anatomy.tied == any(
@@ -264,15 +419,17 @@ def test_the_parts_refer_to_each_other(prepared, case, architecture):
     anatomy, model, _ = prepared(case, architecture)
     for items in (anatomy.spaces, anatomy.tensors, anatomy.maps, anatomy.norms, anatomy.stacks):
         assert len({item.name for item in items}) == len(items)
-    for segment in [segment for tensor in anatomy.tensors for axis in tensor.axes for segment in axis.segments]:
+    for segment in [
+        segment for tensor in anatomy.tensors for axis in tensor.axes for segment in axis.segments
+    ]:
         assert 0 <= segment.start < segment.stop <= anatomy.space(segment.space).size
     for item in anatomy.maps:
         weight = anatomy.tensor(item.weight)
         assert {segment.space for segment in weight.axes[item.input_axis].segments} == {item.reads}
         assert weight.axes[1 - item.input_axis].indices(item.writes)
-        assert item.bias is None or anatomy.tensor(item.bias).axes[0].indices(item.writes) == weight.axes[1 - item.input_axis].indices(
+        assert item.bias is None or anatomy.tensor(item.bias).axes[0].indices(
             item.writes
-        )
+        ) == weight.axes[1 - item.input_axis].indices(item.writes)
         assert item.norm is None or item.name in anatomy.norm(item.norm).feeds
         model.get_submodule(item.module)
     for norm in anatomy.norms:
@@ -289,14 +446,29 @@ def expected_sites(anatomy: Anatomy, depths: dict[str, int]) -> set[str]:
     expected = set()
     for stack, depth in depths.items():
         expected.add(f"{stack}/embedding")
-        taps = ["output", "query_key_value_input", "attention_output_input", "mlp_up_input", "mlp_down_input"]
+        taps = [
+            "output",
+            "query_key_value_input",
+            "attention_output_input",
+            "mlp_up_input",
+            "mlp_down_input",
+        ]
         if anatomy.placement != Placement.PARALLEL:
             taps.append("after_attention")
         if stack == "decoder" and "encoder" in depths:
             taps.append("after_cross_attention")
-        expected |= {f"{stack}/block.{number}/{tap}" for number, tap in itertools.product(range(1, depth + 1), taps)}
+        expected |= {
+            f"{stack}/block.{number}/{tap}"
+            for number, tap in itertools.product(range(1, depth + 1), taps)
+        }
         if anatomy.placement != Placement.POST:
             expected.add(f"{stack}/terminal_norm")
+            crossed = ["cross_attention"] if stack == "decoder" and "encoder" in depths else []
+            expected |= {
+                f"{stack}/block.{number}/{sublayer}_delta"
+                for number in range(1, depth + 1)
+                for sublayer in ("attention", *crossed, "mlp")
+            }
     return expected
 
 
@@ -305,14 +477,20 @@ def depths_of(case: str, architecture: str) -> dict[str, int]:
         return {"encoder": 2} if architecture == "T5EncoderModel" else {"encoder": 2, "decoder": 3}
     if case.startswith("albert"):
         return {"encoder": 8 if case == "albert-groups" else 4}
-    return {"encoder" if case.startswith(("bert", "roberta", "vit", "dinov2", "sceptr")) else "decoder": 2}
+    return {
+        "encoder"
+        if case.startswith(("bert", "roberta", "distilbert", "vit", "dinov2", "sceptr"))
+        else "decoder": 2
+    }
 
 
 # ---------------------------------------------------------------- what the sites see
 
 
 @pytest.mark.parametrize(("case", "architecture"), FORWARD)
-def test_every_site_fires_as_often_as_its_module_is_listed_and_is_as_wide_as_said(prepared, case, architecture):
+def test_every_site_fires_as_often_as_its_module_is_listed_and_is_as_wide_as_said(
+    prepared, case, architecture
+):
     anatomy, model, inputs = prepared(case, architecture)
     seen, calls, _ = watch(model, anatomy, inputs)
     depths = depths_of(case, architecture)
@@ -322,17 +500,24 @@ def test_every_site_fires_as_often_as_its_module_is_listed_and_is_as_wide_as_sai
     assert len(anatomy.sites) == len({site.id for site in anatomy.sites})
     for site in anatomy.sites:
         assert seen[site.id][0].shape[-1] == site.width, site.id
-        expected_block = {"embedding": 0, "terminal_norm": depths[site.stack] + 1}.get(site.tap, site.block)
+        expected_block = {"embedding": 0, "terminal_norm": depths[site.stack] + 1}.get(
+            site.tap, site.block
+        )
         assert site.block == expected_block
     for (module, hook), count in calls.items():
         blocks = [block for stack in anatomy.stacks for block in stack.blocks]
-        runs = max([blocks.count(block) for block in blocks if f"{module}.".startswith(f"{block}.")], default=1)
+        runs = max(
+            [blocks.count(block) for block in blocks if f"{module}.".startswith(f"{block}.")],
+            default=1,
+        )
         listed = [site.call for site in anatomy.sites if (site.module, site.hook) == (module, hook)]
         assert listed == list(range(count)) or (len(listed) == 1 and count == runs), module
 
 
 @pytest.mark.parametrize(("case", "architecture"), FORWARD)
-def test_a_site_sees_exactly_the_output_of_its_norm_and_a_bare_one_of_none(prepared, case, architecture):
+def test_a_site_sees_exactly_the_output_of_its_norm_and_a_bare_one_of_none(
+    prepared, case, architecture
+):
     anatomy, model, inputs = prepared(case, architecture)
     seen, _, outputs = watch(model, anatomy, inputs)
     for site in anatomy.sites:
@@ -340,22 +525,36 @@ def test_a_site_sees_exactly_the_output_of_its_norm_and_a_bare_one_of_none(prepa
         if site.norm:
             assert torch.equal(activation, normed), site.id
         else:
-            others = [value for values in outputs.values() for value in values if value.shape == activation.shape]
+            others = [
+                value
+                for values in outputs.values()
+                for value in values
+                if value.shape == activation.shape
+            ]
             assert not any(torch.equal(activation, other) for other in others), site.id
     pre_norm = anatomy.placement != Placement.POST
     for site in anatomy.sites:
-        if site.tap in ("mlp_up_input", "terminal_norm") or (site.tap == "query_key_value_input" and pre_norm):
+        if site.tap in ("mlp_up_input", "terminal_norm") or (
+            site.tap == "query_key_value_input" and pre_norm
+        ):
             assert site.norm is not None, site.id
 
 
-@pytest.mark.parametrize(("case", "architecture"), [("qwen3", "Qwen3Model"), ("gemma3", "Gemma3TextModel")])
+@pytest.mark.parametrize(
+    ("case", "architecture"), [("qwen3", "Qwen3Model"), ("gemma3", "Gemma3TextModel")]
+)
 def test_a_query_or_key_norm_takes_what_the_map_of_its_space_writes(prepared, case, architecture):
     anatomy, model, inputs = prepared(case, architecture)
     seen: dict = {}
     norms = [norm for norm in anatomy.norms if norm.size < anatomy.space(norm.space).size]
-    writers = {norm.name: next(item.module for item in anatomy.maps if item.writes == norm.space) for norm in norms}
+    writers = {
+        norm.name: next(item.module for item in anatomy.maps if item.writes == norm.space)
+        for norm in norms
+    }
     handles = [
-        model.get_submodule(name).register_forward_hook(lambda _, args, output, name=name: seen.update({name: (args[0], output)}))
+        model.get_submodule(name).register_forward_hook(
+            lambda _, args, output, name=name: seen.update({name: (args[0], output)})
+        )
         for name in (*writers, *writers.values())
     ]
     with torch.no_grad():
@@ -364,7 +563,9 @@ def test_a_query_or_key_norm_takes_what_the_map_of_its_space_writes(prepared, ca
         handle.remove()
     assert len(norms) == 4
     for norm, writer in writers.items():
-        taken, written = (value.flatten().sort().values for value in (seen[norm][0], seen[writer][1]))
+        taken, written = (
+            value.flatten().sort().values for value in (seen[norm][0], seen[writer][1])
+        )
         assert torch.equal(taken, written), norm  # some classes put the heads first
 
 
@@ -384,12 +585,37 @@ def test_the_inverse_gain_is_a_kernel_after_layer_norm_and_only_there(prepared, 
         assert (ratio < 1e-13) if norm.kind == NormKind.LAYER_NORM else (ratio > 1e-2), site.id
 
 
+@pytest.mark.parametrize(("case", "architecture"), FORWARD)
+def test_a_block_is_its_input_and_its_deltas(prepared, case, architecture):
+    """Their sum is the output up to the rounding of float64, and without any of them it is not."""
+    anatomy, model, inputs = prepared(case, architecture, torch.float64)
+    seen, _, _ = watch(model, anatomy, inputs)
+    deltas = [site for site in anatomy.sites if site.group == "deltas"]
+    assert bool(deltas) == (anatomy.placement != Placement.POST)
+    for stack in anatomy.stacks:
+        for number in range(1, len(stack.blocks) + 1):
+            own = [site.id for site in deltas if (site.stack, site.block) == (stack.name, number)]
+            if not own:
+                continue
+            before = f"{stack.name}/" + (
+                "embedding" if number == 1 else f"block.{number - 1}/output"
+            )
+            after = seen[f"{stack.name}/block.{number}/output"][0]
+            rest = after - seen[before][0] - sum(seen[site][0] for site in own)
+            assert rest.abs().max() < 1e-12 * after.abs().max()
+            assert all(seen[site][0].abs().max() > 1e-6 * after.abs().max() for site in own)
+
+
 def stack_states(outputs, stack: str, anatomy: Anatomy):
     """transformers' own hidden states of a stack."""
-    return outputs[f"{stack}_hidden_states"] if len(anatomy.stacks) > 1 else outputs["hidden_states"]
+    return (
+        outputs[f"{stack}_hidden_states"] if len(anatomy.stacks) > 1 else outputs["hidden_states"]
+    )
 
 
-@pytest.mark.parametrize(("case", "architecture"), [pair for pair in FORWARD if pair[0] not in SCEPTR])
+@pytest.mark.parametrize(
+    ("case", "architecture"), [pair for pair in FORWARD if pair[0] not in SCEPTR]
+)
 def test_the_residual_stream_is_the_one_transformers_reports(prepared, case, architecture):
     anatomy, model, inputs = prepared(case, architecture)
     seen, _, _ = watch(model, anatomy, inputs)
@@ -398,7 +624,8 @@ def test_the_residual_stream_is_the_one_transformers_reports(prepared, case, arc
     for stack in anatomy.stacks:
         states = stack_states(outputs, stack.name, anatomy)
         assert torch.equal(seen[f"{stack.name}/embedding"][0], states[0])
-        for number in range(1, len(stack.blocks)):  # the last of transformers' states may be normalised
+        # the last of transformers' states may be normalised
+        for number in range(1, len(stack.blocks)):
             assert torch.equal(seen[f"{stack.name}/block.{number}/output"][0], states[number])
 
 
@@ -407,10 +634,15 @@ def test_each_block_output_enters_the_next_block(prepared, case, architecture):
     anatomy, model, inputs = prepared(case, architecture)
     seen, _, _ = watch(model, anatomy, inputs)
     entered: list = []
-    modules = {block: model.get_submodule(block) for stack in anatomy.stacks for block in stack.blocks}
+    modules = {
+        block: model.get_submodule(block) for stack in anatomy.stacks for block in stack.blocks
+    }
     handles = [
         module.register_forward_pre_hook(
-            lambda module, args, kwargs: entered.append(first_tensor(args, "hidden_states", kwargs)), with_kwargs=True
+            lambda module, args, kwargs: entered.append(
+                first_tensor(args, "hidden_states", kwargs)
+            ),
+            with_kwargs=True,
         )
         for module in modules.values()
     ]
@@ -426,14 +658,21 @@ def test_each_block_output_enters_the_next_block(prepared, case, architecture):
     assert entered == []
 
 
-@pytest.mark.parametrize(("case", "architecture"), [pair for pair in FORWARD if pair[1].endswith("Model") and "LMHead" not in pair[1]])
+@pytest.mark.parametrize(
+    ("case", "architecture"),
+    [pair for pair in FORWARD if pair[1].endswith("Model") and "LMHead" not in pair[1]],
+)
 def test_the_terminal_site_is_the_last_hidden_state(prepared, case, architecture):
     anatomy, model, inputs = prepared(case, architecture)
     seen, _, _ = watch(model, anatomy, inputs)
     with torch.no_grad():
         outputs = model(**inputs)
     stack = anatomy.primary_stack
-    last = f"{stack.name}/terminal_norm" if stack.terminal_norm else f"{stack.name}/block.{len(stack.blocks)}/output"
+    last = (
+        f"{stack.name}/terminal_norm"
+        if stack.terminal_norm
+        else f"{stack.name}/block.{len(stack.blocks)}/output"
+    )
     assert torch.equal(seen[last][0], outputs.last_hidden_state)
     if len(anatomy.stacks) > 1:
         assert torch.equal(seen["encoder/terminal_norm"][0], outputs.encoder_last_hidden_state)
@@ -443,11 +682,16 @@ def test_the_embedding_site_holds_everything_that_is_added_before_the_first_bloc
     anatomy, model, inputs = prepared("gpt2", "GPT2LMHeadModel")
     seen, _, _ = watch(model, anatomy, inputs)
     tensors = model.state_dict()
-    expected = tensors["transformer.wte.weight"][inputs["input_ids"]] + tensors["transformer.wpe.weight"][:9]
+    expected = (
+        tensors["transformer.wte.weight"][inputs["input_ids"]]
+        + tensors["transformer.wpe.weight"][:9]
+    )
     assert torch.equal(seen["decoder/embedding"][0], expected)
     anatomy, model, inputs = prepared("gemma2", "Gemma2ForCausalLM")
     seen, _, _ = watch(model, anatomy, inputs)
-    expected = model.state_dict()["model.embed_tokens.weight"][inputs["input_ids"]] * torch.tensor(12**0.5)
+    expected = model.state_dict()["model.embed_tokens.weight"][inputs["input_ids"]] * torch.tensor(
+        12**0.5
+    )
     assert torch.equal(seen["decoder/embedding"][0], expected)
 
 
@@ -461,13 +705,17 @@ def test_maps_compute_what_they_say_from_what_they_say(prepared, case, architect
     runs: dict = {}
     latest: dict = {}
     handles = [
-        model.get_submodule(norm.name).register_forward_hook(lambda module, args, output, name=norm.name: latest.update({name: output}))
+        model.get_submodule(norm.name).register_forward_hook(
+            lambda module, args, output, name=norm.name: latest.update({name: output})
+        )
         for norm in anatomy.norms
     ]
     for module in {item.module for item in anatomy.maps}:
         handles.append(
             model.get_submodule(module).register_forward_hook(
-                lambda _, args, output, module=module: runs.setdefault(module, []).append((args[0], output, dict(latest)))
+                lambda _, args, output, module=module: runs.setdefault(module, []).append(
+                    (args[0], output, dict(latest))
+                )
             )
         )
     with torch.no_grad():
@@ -483,19 +731,28 @@ def test_maps_compute_what_they_say_from_what_they_say(prepared, case, architect
         weight = weight if item.input_axis == 1 else weight.T
         assert runs[item.module], item.name
         for entered, left, norms in runs[item.module]:
-            if left.shape[-1] == axes[1 - item.input_axis].size:  # not so for SCEPTR's attention module, which is more than the map
+            # not so for SCEPTR's attention module, which is more than the map
+            if left.shape[-1] == axes[1 - item.input_axis].size:
                 expected = entered @ weight.T + (tensors[item.bias][rows] if item.bias else 0)
                 torch.testing.assert_close(left[..., rows], expected, rtol=1e-4, atol=1e-5)
             if item.norm:
                 assert rows_are_among(entered, norms[item.norm] * item.input_scale), item.name
-        always = [all(rows_are_among(entered, norms.get(norm.name)) for entered, _, norms in runs[item.module]) for norm in anatomy.norms]
+        always = [
+            all(
+                rows_are_among(entered, norms.get(norm.name))
+                for entered, _, norms in runs[item.module]
+            )
+            for norm in anatomy.norms
+        ]
         always.append(item.input_scale != 1)
         assert any(always) == (item.norm is not None), item.name
     check_activations(anatomy, runs)
 
 
 def rows_are_among(part, whole) -> bool:
-    """Whether every vector of `part` is, bit for bit, a vector of `whole` (poolers and labels read a few positions)."""
+    """Whether every vector of `part` is, bit for bit, a vector of `whole` (poolers and labels read
+    a few positions).
+    """
     if whole is None or part.shape[-1] != whole.shape[-1]:
         return False
     vectors = {tuple(row) for row in whole.reshape(-1, whole.shape[-1]).tolist()}
@@ -511,9 +768,13 @@ def check_activations(anatomy: Anatomy, runs: dict) -> None:
             product = 1
             for writer in writers:
                 written = runs[writer.module][call][1]
-                product = product * (ACT2FN[writer.activation](written) if writer.activation else written)
+                product = product * (
+                    ACT2FN[writer.activation](written) if writer.activation else written
+                )
             torch.testing.assert_close(entered, product)
-        assert [writer.activation for writer in writers if writer.activation] == [anatomy.activation]
+        assert [writer.activation for writer in writers if writer.activation] == [
+            anatomy.activation
+        ]
 
 
 # ---------------------------------------------------------------- what the roles mean
@@ -555,10 +816,13 @@ def transform(value: torch.Tensor, axes: tuple[Axis, ...], moves: dict[str, Move
         sign = torch.ones(axis.size, dtype=value.dtype)
         for space in {segment.space for segment in axis.segments} & set(moves):
             places = occurrences(axis, space)
-            shared = axis.role in (Role.NORMALISE, Role.SCALE) and len(places) < len(moves[space].target)
+            shared = axis.role in (Role.NORMALISE, Role.SCALE) and len(places) < len(
+                moves[space].target
+            )
             for coordinate, positions in places.items():
                 target = int(moves[space].target[coordinate])
-                target = target % len(places) if shared else target  # a query/key norm serves every head
+                # a query/key norm serves every head
+                target = target % len(places) if shared else target
                 for here, there in zip(positions, places[target], strict=True):
                     source[there] = here
                     if axis.role in (Role.READ, Role.WRITE):
@@ -580,7 +844,9 @@ def admissible_moves(anatomy: Anatomy, generator: torch.Generator) -> dict[str, 
         if space.kind == SpaceKind.RESIDUAL:
             moves[space.name] = residual_move(anatomy, space, generator)
         elif space.kind == SpaceKind.FFN:
-            moves[space.name] = Move(torch.randperm(space.size, generator=generator), torch.ones(space.size).double())
+            moves[space.name] = Move(
+                torch.randperm(space.size, generator=generator), torch.ones(space.size).double()
+            )
         elif space.kind == SpaceKind.QUERY:
             moves |= attention_moves(anatomy, space.name.removesuffix("query"), generator)
     return moves
@@ -590,7 +856,8 @@ def residual_move(anatomy: Anatomy, space, generator: torch.Generator) -> Move:
     kinds = {norm.kind for norm in anatomy.norms if norm.space == space.name}
     assert len(kinds) == 1
     if any(item.activation for item in anatomy.maps if item.writes == space.name):
-        sign = torch.ones(space.size).double()  # an activation on the way commutes with permutations alone
+        # an activation on the way commutes with permutations alone
+        sign = torch.ones(space.size).double()
     elif kinds == {NormKind.RMS_NORM}:
         sign = random_signs(space.size, generator)
     else:
@@ -599,25 +866,35 @@ def residual_move(anatomy: Anatomy, space, generator: torch.Generator) -> Move:
 
 
 def attention_moves(anatomy: Anatomy, prefix: str, generator: torch.Generator) -> dict[str, Move]:
-    """Groups of heads change places; inside a head, values move freely and queries move with their keys."""
+    """Groups of heads change places; inside a head, values move freely and queries move with their
+    keys.
+    """
     query, key, value = (anatomy.space(f"{prefix}{part}") for part in ("query", "key", "value"))
     groups, size, repeats = key.heads, key.size // key.heads, query.heads // key.heads
-    relative = anatomy.positions == Positions.RELATIVE  # its bias is per head and shared by all blocks
+    # its bias is per head and shared by all blocks
+    relative = anatomy.positions == Positions.RELATIVE
     order = torch.arange(groups) if relative else torch.randperm(groups, generator=generator)
     rotary = anatomy.positions == Positions.ROTARY
     inner = torch.arange(size) if rotary else torch.randperm(size, generator=generator)
-    signs = [random_signs(1, generator).expand(size) if rotary else random_signs(size, generator) for _ in range(groups)]
+    signs = [
+        random_signs(1, generator).expand(size) if rotary else random_signs(size, generator)
+        for _ in range(groups)
+    ]
     value_inner = [torch.randperm(size, generator=generator) for _ in range(groups)]
 
     def assemble(copies: int, inside: list[torch.Tensor], sign: list[torch.Tensor]) -> Move:
         heads = [(group, copy) for group in range(groups) for copy in range(copies)]
-        target = torch.cat([(int(order[group]) * copies + copy) * size + inside[group] for group, copy in heads])
+        target = torch.cat(
+            [(int(order[group]) * copies + copy) * size + inside[group] for group, copy in heads]
+        )
         return Move(target, torch.cat([sign[group] for group, _ in heads]))
 
     return {
         query.name: assemble(repeats, [inner] * groups, signs),
         key.name: assemble(1, [inner] * groups, signs),
-        value.name: assemble(1, value_inner, [random_signs(size, generator) for _ in range(groups)]),
+        value.name: assemble(
+            1, value_inner, [random_signs(size, generator) for _ in range(groups)]
+        ),
     }
 
 
@@ -625,31 +902,59 @@ def run(model, tensors: dict, anatomy: Anatomy, inputs: dict) -> dict[str, torch
     """The outputs that can be compared, by field."""
     with torch.no_grad():
         outputs = functional_call(model, tensors, kwargs=inputs)
-    names = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits", "start_logits", "end_logits")
+    names = (
+        "logits",
+        "prediction_logits",
+        "seq_relationship_logits",
+        "sop_logits",
+        "start_logits",
+        "end_logits",
+    )
     names += ("last_hidden_state", "encoder_last_hidden_state")
     if any(space.name == "pooled" for space in anatomy.spaces):
         names += ("pooler_output",)
     return {name: outputs[name] for name in names if name in outputs and outputs[name] is not None}
 
 
-def moved_outputs(outputs: dict, anatomy: Anatomy, moves: dict[str, Move]) -> dict[str, torch.Tensor]:
-    """Outputs as they should be after the move: hidden states move with their stream, all else stays."""
-    spaces = {"last_hidden_state": anatomy.primary_stack.space, "encoder_last_hidden_state": anatomy.stacks[0].space}
-    return {name: moves[spaces[name]].apply(value) if name in spaces else value for name, value in outputs.items()}
+def moved_outputs(
+    outputs: dict, anatomy: Anatomy, moves: dict[str, Move]
+) -> dict[str, torch.Tensor]:
+    """Outputs as they should be after the move: hidden states move with their stream, all else
+    stays.
+    """
+    spaces = {
+        "last_hidden_state": anatomy.primary_stack.space,
+        "encoder_last_hidden_state": anatomy.stacks[0].space,
+    }
+    return {
+        name: moves[spaces[name]].apply(value) if name in spaces else value
+        for name, value in outputs.items()
+    }
 
 
 def distance(found: dict, expected: dict) -> float:
     """Largest difference relative to the largest entry, over the fields."""
     assert found.keys() == expected.keys()
     assert found
-    return max(float((found[name] - expected[name]).abs().max() / expected[name].abs().max()) for name in found)
+    return max(
+        float((found[name] - expected[name]).abs().max() / expected[name].abs().max())
+        for name in found
+    )
 
 
-def transformed(tensors: dict, anatomy: Anatomy, moves: dict[str, Move], axes: dict[str, tuple[Axis, ...]] | None = None) -> dict:
+def transformed(
+    tensors: dict,
+    anatomy: Anatomy,
+    moves: dict[str, Move],
+    axes: dict[str, tuple[Axis, ...]] | None = None,
+) -> dict:
     """All tensors, moved; `axes` overrides the table."""
     axes = axes or {}
     stored = [tensor for tensor in anatomy.tensors if tensor.alias_of is None]
-    return {tensor.name: transform(tensors[tensor.name], axes.get(tensor.name, tensor.axes), moves) for tensor in stored}
+    return {
+        tensor.name: transform(tensors[tensor.name], axes.get(tensor.name, tensor.axes), moves)
+        for tensor in stored
+    }
 
 
 @pytest.mark.parametrize(("case", "architecture"), FORWARD)
@@ -663,16 +968,22 @@ def test_moving_every_space_by_its_group_changes_no_output(prepared, case, archi
     for tensor in anatomy.tensors:  # a tied tensor must not be asked to move in two ways
         if tensor.alias_of:
             twin = anatomy.tensor(tensor.alias_of)
-            assert torch.equal(transform(tensors[tensor.name], tensor.axes, moves), transform(tensors[twin.name], twin.axes, moves))
+            assert torch.equal(
+                transform(tensors[tensor.name], tensor.axes, moves),
+                transform(tensors[twin.name], twin.axes, moves),
+            )
 
 
 def without_effect(anatomy: Anatomy) -> set[str]:
-    """Tensors that no output depends on: mask tokens without a mask, and key biases, which shift all of a query's scores alike.
+    """Tensors that no output depends on: mask tokens without a mask, and key biases, which shift
+    all of a query's scores alike.
 
     A rotation between bias and score undoes the latter, so rotary key biases do count.
     """
     keys = {item.bias for item in anatomy.maps if anatomy.space(item.writes).kind == SpaceKind.KEY}
-    fused = {item.bias for item in anatomy.maps if anatomy.space(item.writes).kind == SpaceKind.QUERY}
+    fused = {
+        item.bias for item in anatomy.maps if anatomy.space(item.writes).kind == SpaceKind.QUERY
+    }
     idle = {tensor.name for tensor in anatomy.tensors if tensor.name.endswith("mask_token")}
     return idle if anatomy.positions == Positions.ROTARY else idle | (keys - fused)
 
@@ -682,14 +993,25 @@ def without_effect(anatomy: Anatomy) -> set[str]:
     [
         pair
         for pair in FORWARD
-        if pair[1].endswith(("LMHeadModel", "ForCausalLM", "ForMaskedLM", "Generation", "ImageClassification", "Sceptr"))
+        if pair[1].endswith(
+            (
+                "LMHeadModel",
+                "ForCausalLM",
+                "ForMaskedLM",
+                "Generation",
+                "ImageClassification",
+                "Sceptr",
+            )
+        )
     ],
 )
 def test_a_wrong_role_on_any_axis_is_seen(prepared, case, architecture):
     anatomy, model, inputs = prepared(case, architecture, torch.float64)
     tensors = model.state_dict()
     moves = admissible_moves(anatomy, torch.Generator().manual_seed(4))
-    expected = moved_outputs(run(model, transformed(tensors, anatomy, {}), anatomy, inputs), anatomy, moves)
+    expected = moved_outputs(
+        run(model, transformed(tensors, anatomy, {}), anatomy, inputs), anatomy, moves
+    )
     right = transformed(tensors, anatomy, moves)
     skipped = without_effect(anatomy)
     planted = 0
@@ -698,16 +1020,27 @@ def test_a_wrong_role_on_any_axis_is_seen(prepared, case, architecture):
             continue
         for axes in wrong_axes(tensor.axes, moves):
             wrong = transform(tensors[tensor.name], axes, moves)
-            if torch.equal(wrong, right[tensor.name]):  # this element of the group leaves the axis alone
+            # this element of the group leaves the axis alone
+            if torch.equal(wrong, right[tensor.name]):
                 continue
             planted += 1
-            assert distance(run(model, right | {tensor.name: wrong}, anatomy, inputs), expected) > UNCHANGED, (tensor.name, axes)
+            assert (
+                distance(run(model, right | {tensor.name: wrong}, anatomy, inputs), expected)
+                > UNCHANGED
+            ), (tensor.name, axes)
     assert planted > len(anatomy.tensors) // 2
 
 
 def wrong_axes(axes: tuple[Axis, ...], moves: dict[str, Move]):
-    """The table's axes with one of them not transformed, or with signs where there are none, or none where there are."""
-    other = {Role.READ: Role.SCALE, Role.WRITE: Role.SCALE, Role.NORMALISE: Role.WRITE, Role.SCALE: Role.WRITE}
+    """The table's axes with one of them not transformed, or with signs where there are none, or
+    none where there are.
+    """
+    other = {
+        Role.READ: Role.SCALE,
+        Role.WRITE: Role.SCALE,
+        Role.NORMALISE: Role.WRITE,
+        Role.SCALE: Role.WRITE,
+    }
     for number, axis in enumerate(axes):
         if {segment.space for segment in axis.segments} & set(moves) and axis.role != Role.INDEX:
             whole = axis.size >= len(moves[axis.segments[0].space].target)
@@ -715,12 +1048,17 @@ def wrong_axes(axes: tuple[Axis, ...], moves: dict[str, Move]):
                 yield (*axes[:number], Axis(role, axis.segments), *axes[number + 1 :])
 
 
-@pytest.mark.parametrize(("case", "architecture"), [("llama", "LlamaForCausalLM"), ("gemma3", "Gemma3ForCausalLM"), ("t5", "T5Model")])
+@pytest.mark.parametrize(
+    ("case", "architecture"),
+    [("llama", "LlamaForCausalLM"), ("gemma3", "Gemma3ForCausalLM"), ("t5", "T5Model")],
+)
 def test_the_described_rms_norm_is_the_real_one(prepared, case, architecture):
     anatomy, model, inputs = prepared(case, architecture)
     exact_anatomy, exact, _ = prepared(case, architecture, torch.float64)
     real = run(model, transformed(model.state_dict(), anatomy, {}), anatomy, inputs)
-    described = run(exact, transformed(exact.state_dict(), exact_anatomy, {}), exact_anatomy, inputs)
+    described = run(
+        exact, transformed(exact.state_dict(), exact_anatomy, {}), exact_anatomy, inputs
+    )
     assert distance({name: value.double() for name, value in real.items()}, described) < 1e-4
 
 
@@ -731,20 +1069,42 @@ def test_facts_of_each_family():
     def facts(case, architecture):
         anatomy = describe(make_config(case, architecture))
         primary = anatomy.primary_stack
-        return anatomy.placement, anatomy.norm_kind, anatomy.positions, primary.terminal_norm is not None, primary.causal
+        return (
+            anatomy.placement,
+            anatomy.norm_kind,
+            anatomy.positions,
+            primary.terminal_norm is not None,
+            primary.causal,
+        )
 
     layer, rms = NormKind.LAYER_NORM, NormKind.RMS_NORM
     absolute, rotary, relative = Positions.ABSOLUTE, Positions.ROTARY, Positions.RELATIVE
     assert facts("gpt2", "GPT2Model") == (Placement.PRE, layer, absolute, True, True)
     assert facts("gpt_neox", "GPTNeoXModel") == (Placement.PARALLEL, layer, rotary, True, True)
-    assert facts("gpt_neox-sequential", "GPTNeoXForCausalLM") == (Placement.PRE, layer, rotary, True, True)
-    for case, architecture in (("bert", "BertModel"), ("roberta", "RobertaModel"), ("albert", "AlbertModel"), (SCEPTR[0], "Sceptr")):
+    assert facts("gpt_neox-sequential", "GPTNeoXForCausalLM") == (
+        Placement.PRE,
+        layer,
+        rotary,
+        True,
+        True,
+    )
+    for case, architecture in (
+        ("bert", "BertModel"),
+        ("roberta", "RobertaModel"),
+        ("albert", "AlbertModel"),
+        (SCEPTR[0], "Sceptr"),
+    ):
         assert facts(case, architecture) == (Placement.POST, layer, absolute, False, False)
     for case, architecture in (("vit", "ViTModel"), ("dinov2", "Dinov2Model")):
         assert facts(case, architecture) == (Placement.PRE, layer, absolute, True, False)
     assert facts("whisper", "WhisperModel") == (Placement.PRE, layer, absolute, True, True)
     assert facts("t5", "T5Model") == (Placement.PRE, rms, relative, True, True)
-    for case, architecture in (("llama", "LlamaModel"), ("mistral", "MistralModel"), ("qwen2", "Qwen2Model"), ("qwen3", "Qwen3Model")):
+    for case, architecture in (
+        ("llama", "LlamaModel"),
+        ("mistral", "MistralModel"),
+        ("qwen2", "Qwen2Model"),
+        ("qwen3", "Qwen3Model"),
+    ):
         assert facts(case, architecture) == (Placement.PRE, rms, rotary, True, True)
     assert facts("gemma", "GemmaModel") == (Placement.PRE, rms, rotary, True, True)
     assert facts("gemma2", "Gemma2Model") == (Placement.SANDWICH, rms, rotary, True, True)
@@ -754,16 +1114,23 @@ def test_facts_of_each_family():
 def test_gemma_gain_offset_and_head_norms():
     gemma = describe(make_config("gemma3", "Gemma3ForCausalLM"))
     assert {norm.gain_offset for norm in gemma.norms} == {1.0}
-    head_norms = [norm for norm in gemma.norms if gemma.space(norm.space).kind in (SpaceKind.QUERY, SpaceKind.KEY)]
+    head_norms = [
+        norm
+        for norm in gemma.norms
+        if gemma.space(norm.space).kind in (SpaceKind.QUERY, SpaceKind.KEY)
+    ]
     assert len(head_norms) == 4
     assert {norm.size for norm in head_norms} == {6}
-    assert {norm.gain_offset for norm in describe(make_config("qwen3", "Qwen3Model")).norms} == {0.0}
+    assert {norm.gain_offset for norm in describe(make_config("qwen3", "Qwen3Model")).norms} == {
+        0.0
+    }
 
 
 def test_grouped_query_heads():
     anatomy = describe(make_config("llama", "LlamaModel"))
     heads = {
-        kind: {space.heads for space in anatomy.spaces if space.kind == kind} for kind in (SpaceKind.QUERY, SpaceKind.KEY, SpaceKind.VALUE)
+        kind: {space.heads for space in anatomy.spaces if space.kind == kind}
+        for kind in (SpaceKind.QUERY, SpaceKind.KEY, SpaceKind.VALUE)
     }
     assert heads == {SpaceKind.QUERY: {4}, SpaceKind.KEY: {2}, SpaceKind.VALUE: {2}}
 
@@ -792,16 +1159,34 @@ def config_with(case: str, architecture: str | None, **changes):
 @pytest.mark.parametrize(
     ("config", "fragments"),
     [
-        (SimpleNamespace(model_type="mamba"), ("'mamba'", "gpt2", "gemma3_text", "sceptr", "docs/anatomy.md")),
+        (
+            SimpleNamespace(model_type="mamba"),
+            ("'mamba'", "gpt2", "gemma3_text", "sceptr", "docs/anatomy.md"),
+        ),
         (SimpleNamespace(), ("None", "gpt2")),
-        (config_with("gpt2", "GPT2LMHeadModel", add_cross_attention=True), ("gpt2", "add_cross_attention")),
+        (
+            config_with("gpt2", "GPT2LMHeadModel", add_cross_attention=True),
+            ("gpt2", "add_cross_attention"),
+        ),
         (config_with("bert", "BertModel", is_decoder=True), ("bert", "is_decoder")),
-        (config_with("roberta", "RobertaModel", add_cross_attention=True), ("roberta", "add_cross_attention")),
-        (config_with("llama", "LlamaForCausalLM", num_local_experts=8), ("llama", "num_local_experts=8")),
+        (
+            config_with("roberta", "RobertaModel", add_cross_attention=True),
+            ("roberta", "add_cross_attention"),
+        ),
+        (
+            config_with("llama", "LlamaForCausalLM", num_local_experts=8),
+            ("llama", "num_local_experts=8"),
+        ),
         (config_with("qwen3", "Qwen3Model", num_experts=4), ("qwen3", "num_experts=4")),
         (config_with("bert", "BertForMagic"), ("BertForMagic", "BertForMaskedLM")),
-        (config_with("t5", "T5ForQuestionAnswering"), ("T5ForQuestionAnswering", "T5ForConditionalGeneration")),
-        (config_with("gpt2", None, architectures=None), ("gpt2", "architectures", "GPT2LMHeadModel")),
+        (
+            config_with("t5", "T5ForQuestionAnswering"),
+            ("T5ForQuestionAnswering", "T5ForConditionalGeneration"),
+        ),
+        (
+            config_with("gpt2", None, architectures=None),
+            ("gpt2", "architectures", "GPT2LMHeadModel"),
+        ),
         (config_with("gpt2", "GPT2Model", n_layer=0), ("gpt2", "num_hidden_layers is 0")),
         (
             SimpleNamespace(model_type="sceptr", num_hidden_layers=3, token_embedder="Other"),

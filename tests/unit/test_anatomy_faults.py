@@ -7,8 +7,8 @@ import os
 import pytest
 
 from normgauge.anatomy import describe
-from normgauge.gauge.admissible import random_gauge
 from normgauge.gauge.groups import AttentionGauge, Monomial
+from normgauge.gauge.random_gauges import random_gauge
 from unit.anatomy_faults import config_with_one_size, survey, without_partner
 from unit.gauge_models import CLASSES
 
@@ -17,10 +17,13 @@ EVERY = os.environ.get("NORMGAUGE_EVERY_FAULT") == "1"
 
 @pytest.mark.parametrize(("case", "architecture"), CLASSES)
 def test_a_tensor_in_the_wrong_space_of_its_size_is_seen(case, architecture):
-    """One fault for each space; with NORMGAUGE_EVERY_FAULT=1 (and -s to see the counts) all of them."""
+    """One fault for each space; with NORMGAUGE_EVERY_FAULT=1 (and -s to see the counts) all of
+    them.
+    """
     found = survey(case, architecture, per_space=None if EVERY else 1)
     print(
-        f"\n{architecture} ({case}): {found.planted} planted, {found.refused} of them refused, {len(found.equivalent)} equivalent, "
+        f"\n{architecture} ({case}): {found.planted} planted, {found.refused} of them refused, "
+        f"{len(found.equivalent)} equivalent, "
         f"{len(found.survivors)} survive, least deviation {found.least:.1g}"
     )
     assert found.survivors == []
@@ -37,7 +40,9 @@ def test_no_two_spaces_share_their_element(case, architecture):
     anatomy = describe(config_with_one_size(case, architecture))
     elements = list(random_gauge(anatomy, 42).elements.values())
     orders = [element.target.tobytes() for element in elements if isinstance(element, Monomial)]
-    maps = [element.value_maps.tobytes() for element in elements if isinstance(element, AttentionGauge)]
+    maps = [
+        element.value_maps.tobytes() for element in elements if isinstance(element, AttentionGauge)
+    ]
     assert len(set(orders)) == len(orders)
     assert len(set(maps)) == len(maps)
 
@@ -47,4 +52,7 @@ def test_the_primary_stream_keeps_the_recorded_gauge_of_its_seed():
     assert random_gauge(anatomy, 42).elements["residual"] == Monomial.random(24, 42)
     whisper = random_gauge(describe(config_with_one_size("whisper", "WhisperModel")), 42).elements
     streams = whisper["decoder/residual"], whisper["encoder/residual"]
-    assert [(element.target == Monomial.random(12, 42).target).all() for element in streams] == [True, False]
+    assert [(element.target == Monomial.random(12, 42).target).all() for element in streams] == [
+        True,
+        False,
+    ]

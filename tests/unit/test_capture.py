@@ -1,4 +1,6 @@
-"""Hooks read exactly the named tensors, stream them, and refuse what cannot be measured before the long work."""
+"""Hooks read exactly the named tensors, stream them, and refuse what cannot be measured before the
+long work.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from normgauge.anatomy.structure import Norm, NormKind, Site
 from normgauge.calibration.batches import Batch
 from normgauge.capture import study
 from normgauge.capture.hooks import capture
-from normgauge.capture.norms import effective_gain
+from normgauge.capture.norms import measurable_gain
+from normgauge.capture.settings import CaptureSettings
 from normgauge.capture.study import capture_checkpoint, capture_model, moments_file, select_sites
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
@@ -27,7 +30,9 @@ WIDTH = 6
 
 
 class Block(torch.nn.Module):
-    """Called twice per forward pass with its input by keyword; returns a tuple, as transformers' blocks do."""
+    """Called twice per forward pass with its input by keyword; returns a tuple, as transformers'
+    blocks do.
+    """
 
     def __init__(self):
         super().__init__()
@@ -164,8 +169,12 @@ def test_auto_takes_the_orthogonal_factor_exactly_where_the_spectrum_is_wide(mod
         "second": "cov64",
         "linear input": "cov64",
     }
-    rows = torch.cat([expected(model, ids(seed))["embedding"].reshape(-1, WIDTH) for seed in (0, 1)])
-    assert measured["embedding"].spectrum().values[0] == pytest.approx(torch.linalg.svdvals(rows - rows.mean(0))[-1].item(), rel=1e-5)
+    rows = torch.cat(
+        [expected(model, ids(seed))["embedding"].reshape(-1, WIDTH) for seed in (0, 1)]
+    )
+    assert measured["embedding"].spectrum().values[0] == pytest.approx(
+        torch.linalg.svdvals(rows - rows.mean(0))[-1].item(), rel=1e-5
+    )
 
 
 class Normed(torch.nn.Module):
@@ -191,7 +200,10 @@ def passes_of_auto(norm, dtype=torch.float64, bias=None, gain=None):
 
     def source():
         begun.append(True)
-        return [Batch({"rows": rows[:2]}, {"decoder": None}), Batch({"rows": rows[2:]}, {"decoder": None})]
+        return [
+            Batch({"rows": rows[:2]}, {"decoder": None}),
+            Batch({"rows": rows[2:]}, {"decoder": None}),
+        ]
 
     kind = "LayerNorm" if isinstance(norm, torch.nn.LayerNorm) else "RMSNorm"
     stored = getattr(norm, "bias", None)
@@ -210,10 +222,14 @@ TINY = [1e-9, 1.0, 1.0, 1.0, 1.0, 1.0]
 def test_auto_reads_the_data_once_where_only_the_exact_kernel_is_hidden():
     once = (1, "cov64")
     assert passes_of_auto(LAYER_NORM()) == once  # 1/gamma, centred and raw: the bias is zero
-    assert passes_of_auto(LAYER_NORM(), bias=[0.3, 0.2, -0.1, 0.4, 0.1, 0.2]) == once  # raw, 1/gamma is resolved
+    # raw, 1/gamma is resolved
+    assert passes_of_auto(LAYER_NORM(), bias=[0.3, 0.2, -0.1, 0.4, 0.1, 0.2]) == once
     assert passes_of_auto(LAYER_NORM(), gain=TINY) == once  # 1/gamma is that axis
     assert passes_of_auto(LAYER_NORM(), gain=[0.0, 0.0, 1.0, 1.0, 1.0, 1.0]) == once
-    assert passes_of_auto(LAYER_NORM(), gain=[0.0, 0.0, *[1.0] * 4], bias=[0.3, 0.2, *[0.0] * 4]) == once
+    assert (
+        passes_of_auto(LAYER_NORM(), gain=[0.0, 0.0, *[1.0] * 4], bias=[0.3, 0.2, *[0.0] * 4])
+        == once
+    )
     assert passes_of_auto(RMS_NORM(), gain=[0.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == once
 
 
@@ -222,7 +238,8 @@ def test_auto_reads_the_data_twice_where_more_than_the_exact_kernel_is_hidden():
     assert passes_of_auto(RMS_NORM(), gain=TINY) == twice
     assert passes_of_auto(LAYER_NORM(), gain=[1e-9, 1e-9, 1.0, 1.0, 1.0, 1.0]) == twice
     assert passes_of_auto(LAYER_NORM(), gain=[0.0, 1e-9, 1.0, 1.0, 1.0, 1.0]) == twice
-    small = 1e-9 / 6**0.5  # sqrt(n) (bias . v) lies between the floors of the factor and of the scatter
+    # sqrt(n) (bias . v) lies between the floors of the factor and of the scatter
+    small = 1e-9 / 6**0.5
     assert passes_of_auto(LAYER_NORM(), bias=[small] * WIDTH) == twice
 
 
@@ -234,7 +251,11 @@ def test_auto_reads_the_data_once_where_the_forward_floor_is_the_higher_one(dtyp
 class Sites:
     """An anatomy as far as the choice of sites needs one."""
 
-    sites = (*SITES, site("schur", group="schur", tap="mlp_up_input"), site("other", group="schur", tap="query_key_value_input"))
+    sites = (
+        *SITES,
+        site("schur", group="schur", tap="mlp_up_input"),
+        site("other", group="schur", tap="query_key_value_input"),
+    )
 
     def sites_in(self, groups):
         return tuple(each for each in self.sites if each.group in groups)
@@ -251,23 +272,20 @@ def test_choice_of_sites():
 
 
 def capture_shard(tmp_path, folder, manifest, shard, shards, **settings):
+    chosen = {
+        "forward_dtypes": {"float64": ["residual", "terminal"], "float32": ["residual"]},
+        "accumulation": "cov64",
+        "batch_size": 8,
+        **settings,
+    }
     capture_checkpoint(
-        model_id="m",
-        revision="r",
-        folder=folder,
-        manifest=manifest,
-        calibration=tmp_path / "calibration.parquet",
-        destination=tmp_path / f"{shard}-of-{shards}",
-        config_overrides=None,
-        **{
-            "forward_dtypes": {"float64": ["residual", "terminal"], "float32": ["residual"]},
-            "schur_taps": None,
-            "accumulation": "cov64",
-            "shard": shard,
-            "shards": shards,
-            "batch_size": 8,
-            **settings,
-        },
+        folder,
+        manifest,
+        tmp_path / "calibration.parquet",
+        tmp_path / f"{shard}-of-{shards}",
+        CaptureSettings(**chosen),
+        named=("m", "r"),
+        part=(shard, shards),
     )
 
 
@@ -279,15 +297,26 @@ def tiny_gpt2(tmp_path):
     from normgauge.calibration.prepare import prepare
     from normgauge.calibration.settings import Settings
 
-    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"])
+    config = GPT2Config(
+        n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"]
+    )
     GPT2Model(config).save_pretrained(tmp_path / "checkpoint")
     entry = {"modality": "text", "calibration": "random-tokens"}
-    prepare(entry, tmp_path / "checkpoint", None, tmp_path / "calibration.parquet", config=config, settings=Settings(8, 16))
+    prepare(
+        entry,
+        tmp_path / "checkpoint",
+        None,
+        tmp_path / "calibration.parquet",
+        config=config,
+        settings=Settings(8, 16),
+    )
     return tmp_path
 
 
 def test_one_model_is_in_memory_at_a_time(tiny_gpt2, monkeypatch):
-    """Of one float64 and one float32 model, the first is gone when the second is built: their sum would be half again the memory."""
+    """Of one float64 and one float32 model, the first is gone when the second is built: their sum
+    would be half again the memory.
+    """
     built = []
 
     def build(checkpoint, forward_dtype):
@@ -297,7 +326,9 @@ def test_one_model_is_in_memory_at_a_time(tiny_gpt2, monkeypatch):
         return model
 
     monkeypatch.setattr(study, "build_model", build)
-    capture_shard(tiny_gpt2, tiny_gpt2 / "checkpoint", {"weights_sha256": "0", "precision": "full"}, 0, 1)
+    capture_shard(
+        tiny_gpt2, tiny_gpt2 / "checkpoint", {"weights_sha256": "0", "precision": "full"}, 0, 1
+    )
     assert len(built) == 2
 
 
@@ -309,18 +340,30 @@ def test_a_gpu_that_torch_does_not_see_is_refused(monkeypatch):
 
 
 def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tiny_gpt2):
-    """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a quarter of the calibration."""
+    """8 sequences in 4 shards with a batch of 8: the first batch of a shard holds 2 sequences, a
+    quarter of the calibration.
+    """
     tmp_path = tiny_gpt2
     for shard in range(4):
-        capture_shard(tmp_path, tmp_path / "checkpoint", {"weights_sha256": "0", "precision": "full"}, shard, 4)
+        capture_shard(
+            tmp_path,
+            tmp_path / "checkpoint",
+            {"weights_sha256": "0", "precision": "full"},
+            shard,
+            4,
+        )
     for forward_dtype, sites in (("float64", 3), ("float32", 2)):
-        measurement = read_measurement([tmp_path / f"{shard}-of-4" / forward_dtype for shard in range(4)])
+        measurement = read_measurement(
+            [tmp_path / f"{shard}-of-4" / forward_dtype for shard in range(4)]
+        )
         assert measurement.forward_dtype == forward_dtype
         assert [moments.n for moments in measurement.moments.values()] == [128] * sites
     shutil.rmtree(tmp_path / "2-of-4" / "float32")
-    with pytest.raises(InputError, match=r"2-of-4/float32/.*missing, though another shard has this site"):
+    with pytest.raises(
+        InputError, match=r"2-of-4/float32/.*missing, though another shard has this site"
+    ):
         read_measurement([tmp_path / f"{shard}-of-4" / "float32" for shard in range(4)])
-    with pytest.raises(InputError, match=r"2-of-4/float32/norms.parquet: cannot be read"):
+    with pytest.raises(InputError, match=r"2-of-4/float32/norms.parquet: no such file"):
         read_measurement([tmp_path / "2-of-4" / "float32"])
 
 
@@ -328,19 +371,35 @@ def test_a_shard_smaller_than_the_batch_is_not_taken_for_the_whole(tiny_gpt2):
 def test_neither_shards_nor_batches_move_the_uncertainty_over_sequences(tiny_gpt2, accumulation):
     """Three shards of 8 sequences cut two of the four groups in parts."""
     tmp_path, facts = tiny_gpt2, {"weights_sha256": "0", "precision": "full"}
-    identity = Identity("m", "r", "gpt2", "published", "full", None, "pre-norm", {"decoder": 1}, "decoder")
+    identity = Identity(
+        "m", "r", "gpt2", "published", "full", None, "pre-norm", {"decoder": 1}, "decoder"
+    )
     found = []
     for shards, batch_size in ((1, 8), (3, 2)):
         settings = {"accumulation": accumulation, "batch_size": batch_size, "jackknife_groups": 4}
-        settings |= {"forward_dtypes": {"float64": ["residual", "terminal", "schur"]}, "schur_taps": ["query_key_value_input"]}
+        settings |= {
+            "forward_dtypes": {"float64": ["residual", "terminal", "schur"]},
+            "schur_sites": ["query_key_value_input"],
+        }
         for shard in range(shards):
             capture_shard(tmp_path, tmp_path / "checkpoint", facts, shard, shards, **settings)
-        found.append(measure([read_measurement([tmp_path / f"{shard}-of-{shards}" / "float64" for shard in range(shards)])], identity))
+        found.append(
+            measure(
+                [
+                    read_measurement(
+                        [tmp_path / f"{shard}-of-{shards}" / "float64" for shard in range(shards)]
+                    )
+                ],
+                identity,
+            )
+        )
     for whole, parts in zip(*found, strict=True):
         for one, other in zip(whole, parts, strict=True):
             assert one["group_samples"] == other["group_samples"] in ([32] * 4, None)
             for name in (name for name in one if name.endswith("_se")):
-                assert other[name] == (None if one[name] is None else pytest.approx(one[name], rel=1e-5))
+                assert other[name] == (
+                    None if one[name] is None else pytest.approx(one[name], rel=1e-5)
+                )
     assert found[0][2][0]["max_ratio_se"] > 0
 
 
@@ -350,9 +409,18 @@ def test_more_shards_than_sequences_are_refused_before_any_weight_is_read(tmp_pa
     from normgauge.calibration.prepare import prepare
     from normgauge.calibration.settings import Settings
 
-    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"])
+    config = GPT2Config(
+        n_embd=32, n_layer=1, n_head=2, vocab_size=60, n_positions=16, architectures=["GPT2Model"]
+    )
     entry = {"modality": "text", "calibration": "random-tokens"}
-    prepare(entry, tmp_path, None, tmp_path / "calibration.parquet", config=config, settings=Settings(8, 16))
+    prepare(
+        entry,
+        tmp_path,
+        None,
+        tmp_path / "calibration.parquet",
+        config=config,
+        settings=Settings(8, 16),
+    )
     for shard in range(9):
         with pytest.raises(InputError, match=r"capture.shards 9: more than the 8 sequences"):
             capture_shard(tmp_path, tmp_path / "no checkpoint", {}, shard, 9)
@@ -362,13 +430,10 @@ def norm(gain="g", offset=0.0):
     return Norm("ln", NormKind.RMS_NORM, "residual", 3, gain, None, 1e-6, offset)
 
 
-def test_effective_gain():
-    stored = {"g": torch.tensor([-1.0, 0.0, 2.0])}
-    assert effective_gain(norm(), stored).tolist() == [-1, 0, 2]
-    assert effective_gain(norm(offset=1.0), stored).tolist() == [0, 1, 3]
-    assert effective_gain(norm(gain=None), stored).tolist() == [1, 1, 1]
+def test_a_norm_whose_gains_are_all_zero_is_not_measured():
+    assert measurable_gain(norm(), {"g": torch.tensor([-1.0, 0.0, 2.0])}).tolist() == [-1, 0, 2]
     with pytest.raises(InputError, match="every gain in g is zero"):
-        effective_gain(norm(), {"g": torch.zeros(3)})
+        measurable_gain(norm(), {"g": torch.zeros(3)})
 
 
 def test_file_names():

@@ -1,4 +1,6 @@
-"""Known answers of the fingerprint on planted moments, and the protocol check naming each planted fault."""
+"""Known answers of the fingerprint on planted moments, and the protocol check naming each planted
+fault.
+"""
 
 from dataclasses import replace
 
@@ -9,18 +11,36 @@ import torch
 from normgauge.anatomy.kernel import kernel_basis
 from normgauge.anatomy.structure import Site
 from normgauge.errors import InputError
-from normgauge.fingerprint import Identity, Measurement, NormFacts, alignment, measure, protocol_check
-from normgauge.fingerprint.profile import behaviour, norm_kind_from_activations, norm_kind_from_parameters
+from normgauge.fingerprint import (
+    Identity,
+    Measurement,
+    NormFacts,
+    alignment,
+    measure,
+    protocol_check,
+)
+from normgauge.fingerprint.profile import (
+    behaviour,
+    norm_kind_from_activations,
+    norm_kind_from_parameters,
+)
 from normgauge.fingerprint.protocol import vanishes_along_kernel
 from normgauge.fingerprint.schur import noise_floor_recovery, schur_columns
-from normgauge.fingerprint.spectrum import check_accumulation, effective_rank, limits, spectrum_columns
+from normgauge.fingerprint.spectrum import (
+    check_accumulation,
+    effective_rank,
+    limits,
+    spectrum_columns,
+)
 from normgauge.moments import Accumulator, Moments
 
 D, N = 24, 4000
 
 
 def gaussian(seed=0, d=D, n=N, dtype=torch.float64):
-    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
+        dtype
+    )
 
 
 def layer_norm(x, gain, bias):
@@ -69,7 +89,11 @@ def test_the_bottom_of_a_layer_norm_output_is_the_predicted_kernel(gains, method
     columns = spectrum_columns("site", moments, "float64", norm)
     assert columns["null_cos_gamma_inv"] > 0.9999
     assert columns["null_dimension"] == (2 if gains == "two zeros" else 1)
-    assert columns["cos_gamma_inv"] is None if gains == "two zeros" else columns["cos_gamma_inv"] > 0.9999
+    assert (
+        columns["cos_gamma_inv"] is None
+        if gains == "two zeros"
+        else columns["cos_gamma_inv"] > 0.9999
+    )
     assert columns["relative_gamma_inv"] < 1e-7
     assert protocol_check(columns, moments, norm) == []
     # The sign of each gain enters: the kernel of the absolute gains is another direction.
@@ -101,7 +125,9 @@ def test_an_aligned_rms_norm_is_reported_as_a_finding():
     x = gaussian()
     x = x - 0.999 * (x @ direction)[:, None] * direction
     moments = moments_of(x)
-    assert protocol_check(spectrum_columns("site", moments, "float64", norm), moments, norm) == ["rms-alignment"]
+    assert protocol_check(spectrum_columns("site", moments, "float64", norm), moments, norm) == [
+        "rms-alignment"
+    ]
 
 
 def planted_fault(name):
@@ -113,7 +139,8 @@ def planted_fault(name):
         return moments_of(x), norm
     if name == "raw-gram":
         return Moments(good.method, good.n, good.mean, good.scatter(centred=False)), norm
-    if name == "accumulator-floor":  # one massive direction, mixed over all coordinates, pushes the float32 floor above the rest
+    # one massive direction, mixed over all coordinates, pushes the float32 floor above the rest
+    if name == "accumulator-floor":
         massive = x[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos() + 1e-5 * x
         return moments_of(layer_norm(massive, gain, BIAS), "cov32"), norm
     raise ValueError(name)
@@ -140,10 +167,17 @@ def test_the_protocol_check_names_the_planted_fault(fault):
 
 @pytest.mark.parametrize(("forward_dtype", "share"), [("bfloat16", 40), ("float16", 400)])
 def test_a_forward_pass_too_coarse_to_tell_says_so(forward_dtype, share):
-    """One direction carries most of the variance, as in trained models: the floors then reach past most singular values."""
+    """One direction carries most of the variance, as in trained models: the floors then reach past
+    most singular values.
+    """
     gain = gain_of("plain")
-    massive = gaussian() + share * gaussian()[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos()
-    for kind, out in (("LayerNorm", layer_norm(massive, gain, BIAS)), ("RMSNorm", rms_norm(massive, gain))):
+    massive = (
+        gaussian() + share * gaussian()[:, :1] * torch.linspace(-1, 1, D, dtype=torch.float64).cos()
+    )
+    for kind, out in (
+        ("LayerNorm", layer_norm(massive, gain, BIAS)),
+        ("RMSNorm", rms_norm(massive, gain)),
+    ):
         norm = facts(kind, gain, BIAS if kind == "LayerNorm" else None)
         coarse = moments_of(out.to(getattr(torch, forward_dtype)))
         columns = spectrum_columns("site", coarse, forward_dtype, norm)
@@ -152,7 +186,9 @@ def test_a_forward_pass_too_coarse_to_tell_says_so(forward_dtype, share):
         assert vanishes_along_kernel(precise) == (kind == "LayerNorm")
     wrong = moments_of(massive.to(getattr(torch, forward_dtype)))
     norm = facts("LayerNorm", gain, BIAS)
-    assert protocol_check(spectrum_columns("site", wrong, forward_dtype, norm), wrong, norm) == ["forward-floor"]
+    assert protocol_check(spectrum_columns("site", wrong, forward_dtype, norm), wrong, norm) == [
+        "forward-floor"
+    ]
 
 
 def test_the_raw_gram_misses_the_kernel_exactly_when_the_bias_has_a_part_along_it():
@@ -162,7 +198,9 @@ def test_the_raw_gram_misses_the_kernel_exactly_when_the_bias_has_a_part_along_i
     across = BIAS - (BIAS @ kernel) * kernel
     for bias, misses in ((along, True), (across, False)):
         norm = facts("LayerNorm", gain, bias)
-        columns = spectrum_columns("site", moments_of(layer_norm(gaussian(), gain, bias)), "float64", norm)
+        columns = spectrum_columns(
+            "site", moments_of(layer_norm(gaussian(), gain, bias)), "float64", norm
+        )
         assert columns["cos_gamma_inv"] > 0.9999
         assert (columns["raw_cos_gamma_inv"] < 0.9) == misses
         assert columns["cos_beta_gamma_inv"] == pytest.approx(1.0 if misses else 0.0, abs=1e-6)
@@ -183,7 +221,9 @@ def test_float32_forward_puts_the_kernel_below_its_floor_and_says_so():
 
 def test_constant_activations_are_refused_by_site():
     with pytest.raises(InputError, match="site decoder/embedding: the activations do not vary"):
-        spectrum_columns("decoder/embedding", moments_of(torch.ones(N, D, dtype=torch.float64)), "float64", None)
+        spectrum_columns(
+            "decoder/embedding", moments_of(torch.ones(N, D, dtype=torch.float64)), "float64", None
+        )
 
 
 def test_effective_rank_of_known_spectra():
@@ -222,12 +262,20 @@ def test_schur_ratio_of_a_known_matrix(method):
     u = np.full(D, D**-0.5)
     assert columns["lambda_min"] == pytest.approx(np.linalg.eigvalsh(gram)[0])
     assert columns["quadratic_form"] == pytest.approx(u @ gram @ u)
-    assert columns["delta"] == columns["delta_recovered"] == pytest.approx(1 - np.linalg.eigvalsh(gram)[0] / (u @ gram @ u))
-    assert 0 <= columns["delta"] < 1, "Rayleigh: the smallest eigenvalue is below every quadratic form"
+    assert (
+        columns["delta"]
+        == columns["delta_recovered"]
+        == pytest.approx(1 - np.linalg.eigvalsh(gram)[0] / (u @ gram @ u))
+    )
+    assert 0 <= columns["delta"] < 1, (
+        "Rayleigh: the smallest eigenvalue is below every quadratic form"
+    )
     assert columns["axis_minimum"] == pytest.approx(np.diag(gram).min())
     largest, epsilon = np.linalg.eigvalsh(gram)[-1], np.finfo(np.float64).eps
     forward = epsilon**2 * max(4 * largest, np.trace(gram) / 16)
-    assert columns["floor"] == pytest.approx(max(forward, largest * (4 * epsilon if method == "cov64" else (D * epsilon) ** 2)))
+    assert columns["floor"] == pytest.approx(
+        max(forward, largest * (4 * epsilon if method == "cov64" else (D * epsilon) ** 2))
+    )
     assert not columns["below_floor"]
     assert schur_columns(moments_of(x, method), "float64", None)["delta"] is None
 
@@ -235,17 +283,23 @@ def test_schur_ratio_of_a_known_matrix(method):
 def test_schur_at_a_layer_norm_output_without_bias_is_rounding_and_marked():
     gain = gain_of("plain")
     norm = facts("LayerNorm", gain)
-    columns = schur_columns(moments_of(layer_norm(gaussian(dtype=torch.float32), gain, torch.zeros(D))), "float32", norm)
+    columns = schur_columns(
+        moments_of(layer_norm(gaussian(dtype=torch.float32), gain, torch.zeros(D))), "float32", norm
+    )
     assert columns["below_floor"]
     assert columns["recovered"] == (columns["lambda_min"] < 0 and columns["quadratic_form"] < 0)
 
 
 @pytest.mark.parametrize("width", [64, 384, 768, 1600])
 def test_the_rounding_of_an_isotropic_layer_norm_output_is_no_schur_ratio(width):
-    """No eigenvalue is large here, and the rounding of a mean, common to all coordinates, adds up along the kernel."""
+    """No eigenvalue is large here, and the rounding of a mean, common to all coordinates, adds up
+    along the kernel.
+    """
     states = torch.randn(4 * width, width, generator=torch.Generator().manual_seed(width))
     norm = facts("LayerNorm", torch.ones(width, dtype=torch.float64))
-    columns = schur_columns(moments_of(torch.nn.functional.layer_norm(states, (width,))), "float32", norm)
+    columns = schur_columns(
+        moments_of(torch.nn.functional.layer_norm(states, (width,))), "float32", norm
+    )
     assert columns["below_floor"]
     assert columns["quadratic_form"] < columns["floor"] / 2
 
@@ -265,7 +319,11 @@ def test_the_rounding_of_an_isotropic_layer_norm_output_is_no_schur_ratio(width)
 def test_noise_floor_recovery(lowest, quadratic, expected):
     """The published rule; its negative values appear only where both numbers are rounding."""
     delta, recovered_delta, recovered = noise_floor_recovery(lowest, quadratic)
-    assert (delta, recovered_delta, recovered) == (pytest.approx(expected[0]), pytest.approx(expected[1]), expected[2])
+    assert (delta, recovered_delta, recovered) == (
+        pytest.approx(expected[0]),
+        pytest.approx(expected[1]),
+        expected[2],
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,11 +347,16 @@ def test_behaviour(profile, expected):
 def test_a_ratio_below_the_floor_may_still_be_known_to_fall():
     assert behaviour("pre-norm", [2.0, 2.0, None], [None, None, 0.7]) == "depth-decreasing"
     assert behaviour("pre-norm", [2.0, None, 2.0], [None, 0.7, None]) == "intermediate-dip"
-    assert behaviour("pre-norm", [2.0, None, 2.0], [None, 1.3, None]) == "undetermined (below floor)"
+    assert (
+        behaviour("pre-norm", [2.0, None, 2.0], [None, 1.3, None]) == "undetermined (below floor)"
+    )
 
 
 def test_norm_kind():
-    with_bias, without = facts("LayerNorm", gain_of("plain"), BIAS), facts("RMSNorm", gain_of("plain"))
+    with_bias, without = (
+        facts("LayerNorm", gain_of("plain"), BIAS),
+        facts("RMSNorm", gain_of("plain")),
+    )
     assert norm_kind_from_parameters([without, with_bias]) == "LayerNorm"
     assert norm_kind_from_parameters([without]) == "RMSNorm"
     assert norm_kind_from_parameters([]).startswith("undetermined")
@@ -301,7 +364,10 @@ def test_norm_kind():
     assert norm_kind_from_activations(True, False, False) == "RMSNorm"
     assert norm_kind_from_activations(True, True, True) == "undetermined (zero gain)"
     assert norm_kind_from_activations(True, None, False) == "undetermined (below floor)"
-    assert norm_kind_from_activations(False, None, False) == "undetermined (no norm output on the stream)"
+    assert (
+        norm_kind_from_activations(False, None, False)
+        == "undetermined (no norm output on the stream)"
+    )
 
 
 def site(name, block, tap, group, norm=None):
@@ -328,7 +394,9 @@ def tiny_measurement(scale=2.0, kind="LayerNorm"):
     )
 
 
-IDENTITY = Identity("m", "r", "gpt2", "published", "full", None, "pre-norm", {"decoder": 1}, "decoder")
+IDENTITY = Identity(
+    "m", "r", "gpt2", "published", "full", None, "pre-norm", {"decoder": 1}, "decoder"
+)
 
 
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])

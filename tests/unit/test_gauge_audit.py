@@ -1,4 +1,6 @@
-"""The audit: names move, mapped names agree, behaviour stays; and it notices when one of these fails."""
+"""The audit: names move, mapped names agree, behaviour stays; and it notices when one of these
+fails.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ import torch
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
-from normgauge.gauge.admissible import random_gauge
-from normgauge.gauge.audit import audit_rows, claims_of, compared, middle_site
 from normgauge.gauge.equivalence import Deviation
 from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
-from normgauge.schemas.gauge import tables
+from normgauge.gauge.random_gauges import random_gauge
+from normgauge.schemas.signed_permutation import tables
+from normgauge.signed_permutation.name_audit import audit_rows, claims_of, compared, middle_site
 from unit.gauge_models import tiny
 
 CLAIMS = ["attribution", "active coordinates", "difference of means", "active feed-forward units"]
@@ -23,12 +25,20 @@ UNMOVED = Deviation(0.0, 0.0)
 def probes(anatomy, count: int = 4) -> list[Batch]:
     generator = torch.Generator().manual_seed(3)
     stack = anatomy.primary_stack.name
-    return [Batch({"input_ids": torch.randint(2, 17, (3, 9), generator=generator)}, {stack: None}) for _ in range(count)]
+    return [
+        Batch({"input_ids": torch.randint(2, 17, (3, 9), generator=generator)}, {stack: None})
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
     ("case", "architecture"),
-    [("llama", "LlamaForCausalLM"), ("gpt2", "GPT2LMHeadModel"), ("gemma3", "Gemma3ForCausalLM"), ("bert", "BertModel")],
+    [
+        ("llama", "LlamaForCausalLM"),
+        ("gpt2", "GPT2LMHeadModel"),
+        ("gemma3", "Gemma3ForCausalLM"),
+        ("bert", "BertModel"),
+    ],
 )
 def test_raw_names_move_and_mapped_names_agree(case, architecture, tmp_path):
     checkpoint, anatomy = tiny(case, architecture)
@@ -46,11 +56,15 @@ def test_raw_names_move_and_mapped_names_agree(case, architecture, tmp_path):
 def observed(case: str = "llama", architecture: str = "LlamaForCausalLM"):
     checkpoint, anatomy = tiny(case, architecture)
     model = build_model(checkpoint, "float32")
-    return anatomy, claims_of(model, anatomy, middle_site(anatomy), [batch.inputs for batch in probes(anatomy)])
+    return anatomy, claims_of(
+        model, anatomy, middle_site(anatomy), [batch.inputs for batch in probes(anatomy)]
+    )
 
 
 def test_the_audit_sees_a_wrong_map():
-    """The model is not moved at all, so every gauge but the identity maps its names to wrong ones."""
+    """The model is not moved at all, so every gauge but the identity maps its names to wrong
+    ones.
+    """
     anatomy, claims = observed()
     gauge = random_gauge(anatomy, 7)
     rows = compared(claims, claims, gauge, UNMOVED, 3, 7)

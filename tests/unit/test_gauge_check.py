@@ -1,4 +1,6 @@
-"""Three verdicts: every copy that the tool writes passes its own check, one real change does not."""
+"""Three verdicts: every copy that the tool writes passes its own check, one real change does
+not.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.structure import NormKind
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
-from normgauge.gauge.absorb import absorb_gains, untied
-from normgauge.gauge.admissible import gauge_spaces, random_element, random_gauge
+from normgauge.checkpoints.opening import untied
+from normgauge.gauge.absorb import absorb_gains
+from normgauge.gauge.admissible import gauge_spaces
 from normgauge.gauge.check import DRAWS, Verdict, check
 from normgauge.gauge.groups import AttentionGauge, Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.random_gauges import random_element, random_gauge
 from normgauge.gauge.rounding import SINGLE_ROUNDING, change_in_ulp, isolated, roundable, ulp
 from normgauge.gauge.stored import stored_errors
 from normgauge.gauge.transform import transformed
@@ -34,13 +38,18 @@ STORED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def stored_as(checkpoint, dtype):
-    return dataclasses.replace(checkpoint, tensors={name: value.to(dtype) for name, value in checkpoint.tensors.items()})
+    return dataclasses.replace(
+        checkpoint, tensors={name: value.to(dtype) for name, value in checkpoint.tensors.items()}
+    )
 
 
 def changed(checkpoint, **tensors):
     """The checkpoint with tensors changed by functions, by name with `__` for the dots."""
     copies = {name.replace("__", "."): value for name, value in tensors.items()}
-    moved = {name: copies[name](value.clone()) if name in copies else value for name, value in checkpoint.tensors.items()}
+    moved = {
+        name: copies[name](value.clone()) if name in copies else value
+        for name, value in checkpoint.tensors.items()
+    }
     return dataclasses.replace(checkpoint, tensors=moved)
 
 
@@ -55,9 +64,21 @@ def index_only(anatomy, seed):
     for number, space in enumerate(gauge_spaces(anatomy)):
         element = random_element(anatomy, space, seed + number)
         if isinstance(element, AttentionGauge):
-            shape = (element.groups, element.repeats, element.query_maps.shape[-1], element.value_maps.shape[-1])
-            values = np.stack([2.0 * Monomial.random(shape[3], seed + group).matrix() for group in range(shape[0])])
-            elements[space] = dataclasses.replace(AttentionGauge.identity(*shape), value_maps=values)
+            shape = (
+                element.groups,
+                element.repeats,
+                element.query_maps.shape[-1],
+                element.value_maps.shape[-1],
+            )
+            values = np.stack(
+                [
+                    2.0 * Monomial.random(shape[3], seed + group).matrix()
+                    for group in range(shape[0])
+                ]
+            )
+            elements[space] = dataclasses.replace(
+                AttentionGauge.identity(*shape), value_maps=values
+            )
         else:
             scales = np.sign(element.factors) * np.exp2(np.round(np.log2(np.abs(element.factors))))
             elements[space] = Monomial(element.target, scales)
@@ -81,7 +102,8 @@ def test_every_copy_of_every_family_passes_its_own_check(number, family):
     assert found.verdict == Verdict.ROUNDED
     assert found.first_difference() is None
     errors = stored_errors(source, target, rounding)
-    assert 0.4 < max(error.largest for error in errors) < 0.5001  # once; torch goes to half by way of float32
+    # once; torch goes to half by way of float32
+    assert 0.4 < max(error.largest for error in errors) < 0.5001
     assert not any(error.beyond for error in errors)
 
 
@@ -98,7 +120,11 @@ def rotated(source):
 def test_every_group_passes_in_every_stored_dtype(dtype):
     source, anatomy = tiny(*LLAMA)
     source = stored_as(source, dtype)
-    for space, expected in (("residual", Verdict.SAME), ("ffn", Verdict.ROUNDED), ("attention", Verdict.ROUNDED)):
+    for space, expected in (
+        ("residual", Verdict.SAME),
+        ("ffn", Verdict.ROUNDED),
+        ("attention", Verdict.ROUNDED),
+    ):
         names = tuple(name for name in gauge_spaces(anatomy) if name.endswith(space))
         target = transformed(source, anatomy, random_gauge(anatomy, 42, names))
         assert check(source, target, probes(*LLAMA), Gauge({})).verdict == expected, space
@@ -124,13 +150,18 @@ def test_copies_in_another_dtype_are_rounded_once():
         found = check(*pair, probes(*GPT2), Gauge({}))
         assert found.verdict == Verdict.ROUNDED
         assert 0.1 < found.ulp < 0.8
-    assert check(half, stored_as(half, torch.float32), probes(*GPT2), Gauge({})).verdict == Verdict.SAME
+    assert (
+        check(half, stored_as(half, torch.float32), probes(*GPT2), Gauge({})).verdict
+        == Verdict.SAME
+    )
     double = stored_as(source, torch.float64)
     assert check(double, rotated(double), probes(*GPT2), Gauge({})).verdict == Verdict.SAME
 
 
 def test_the_rounding_of_ill_conditioned_maps_is_explained():
-    """A value map of condition 1e4 makes one rounding move the outputs thousands of times as far."""
+    """A value map of condition 1e4 makes one rounding move the outputs thousands of times as
+    far.
+    """
     source, anatomy = tiny(*LLAMA)
     name = "decoder/block.1/attention"
     element = random_gauge(anatomy, 42, (name,)).elements[name]
@@ -186,7 +217,8 @@ def test_one_real_change_is_another_function(changes, site, tensor, kind):
     assert list(found.changed) == ([tensor] if single else [])
     if single:
         assert 1.9 < found.changed[tensor] < 4.1
-    if kind == "exact" or not single:  # else the rounding of the other tensors covers it at every site
+    # else the rounding of the other tensors covers it at every site
+    if kind == "exact" or not single:
         assert found.first_difference() == site
     first = next(error for error in stored_errors(source, target, gauge) if error.beyond)
     assert first.tensor == tensor
@@ -244,21 +276,31 @@ def test_what_no_move_of_slices_explains():
 
 
 def test_draws_agree_with_the_first_order_estimate():
-    """The effect of moving every value by an ulp is the Jacobian's, to a quarter, where it is linear."""
+    """The effect of moving every value by an ulp is the Jacobian's, to a quarter, where it is
+    linear.
+    """
     source, _ = tiny(*GPT2)
     target = rotated(source)
     found = check(source, target, probes(*GPT2), Gauge({}))
     model = build_model(target, "float64")
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     inputs = inputs_of(*GPT2)
-    jacobians = jacrev(lambda changed: functional_call(model, changed, (), inputs).logits.reshape(-1))(parameters)
+    jacobians = jacrev(
+        lambda changed: functional_call(model, changed, (), inputs).logits.reshape(-1)
+    )(parameters)
     largest = model(**inputs).logits.abs().max()
     scale = {name: ulp(value, torch.float32) for name, value in parameters.items()}
     generator = torch.Generator().manual_seed(7)
     effects = []
     for _ in range(60):
-        moves = {name: unit * (torch.randint(0, 2, unit.shape, generator=generator) * 2 - 1) for name, unit in scale.items()}
-        effect = sum((jacobians[name] * move).sum(tuple(range(1, move.ndim + 1))) for name, move in moves.items())
+        moves = {
+            name: unit * (torch.randint(0, 2, unit.shape, generator=generator) * 2 - 1)
+            for name, unit in scale.items()
+        }
+        effect = sum(
+            (jacobians[name] * move).sum(tuple(range(1, move.ndim + 1)))
+            for name, move in moves.items()
+        )
         effects.append(float(effect.abs().max() / largest))
     expected = float(np.sqrt(np.mean(np.square(effects))))
     assert found.rounding.outputs == pytest.approx(expected, rel=0.25)

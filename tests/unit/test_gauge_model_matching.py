@@ -1,4 +1,6 @@
-"""Whole models: a gauge planted in every space comes back, what cannot be known is flagged, what is found is admissible."""
+"""Whole models: a gauge planted in every space comes back, what cannot be known is flagged, what is
+found is admissible.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from normgauge.anatomy.structure import SpaceKind
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
 from normgauge.errors import InputError
-from normgauge.gauge import model_matching
-from normgauge.gauge.admissible import Group, admissible, gauge_spaces, random_element, require_admissible
+from normgauge.gauge import matched_sites
+from normgauge.gauge.admissible import Group, admissible, gauge_spaces
 from normgauge.gauge.equivalence import deviation
 from normgauge.gauge.groups import AttentionGauge, Monomial
 from normgauge.gauge.matching_report import record, report
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.model_matching import Part, match_models
 from normgauge.gauge.product_maps import distance, fit_map, fit_turns
+from normgauge.gauge.random_gauges import random_element
+from normgauge.gauge.requirements import require_admissible
 from normgauge.gauge.transform import transformed
 from unit.gauge_models import config_of, inputs_of, random_checkpoint, tiny
 
@@ -28,7 +32,8 @@ FAMILIES = [
     ("bert", "BertForMaskedLM"),
     ("bert", "BertForSequenceClassification"),  # a pooled space without sites
     ("llama", "LlamaForCausalLM"),  # grouped queries, scales of units
-    ("whisper", "WhisperForConditionalGeneration"),  # two streams, cross-attention, a convolution between
+    # two streams, cross-attention, a convolution between
+    ("whisper", "WhisperForConditionalGeneration"),
     ("t5", "T5ForConditionalGeneration"),  # heads that stay
     ("qwen3", "Qwen3ForCausalLM"),  # query and key norms
     ("gemma3", "Gemma3ForCausalLM"),
@@ -53,11 +58,21 @@ def probes(case, architecture, count=6):
 
 def whole_gauge(anatomy, seed=42):
     """An element of every space, each drawn on its own."""
-    return Gauge({name: random_element(anatomy, name, seed + number) for number, name in enumerate(gauge_spaces(anatomy))})
+    return Gauge(
+        {
+            name: random_element(anatomy, name, seed + number)
+            for number, name in enumerate(gauge_spaces(anatomy))
+        }
+    )
 
 
 def same_function(first, second, anatomy, gauge, batches):
-    models = [build_model(replace(each, tensors={n: v.double() for n, v in each.tensors.items()}), "float64") for each in (first, second)]
+    models = [
+        build_model(
+            replace(each, tensors={n: v.double() for n, v in each.tensors.items()}), "float64"
+        )
+        for each in (first, second)
+    ]
     return deviation(*models, anatomy, gauge, [batch.inputs for batch in batches]).relative
 
 
@@ -78,23 +93,32 @@ def test_a_gauge_planted_in_every_space_is_recovered(case, architecture):
         else:
             assert np.array_equal(other.group_order, element.group_order), name
             assert np.array_equal(other.head_order, element.head_order), name
-            np.testing.assert_allclose(other.value_maps, element.value_maps, atol=1e-5, err_msg=name)
-            np.testing.assert_allclose(other.query_maps, element.query_maps, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                other.value_maps, element.value_maps, atol=1e-5, err_msg=name
+            )
+            np.testing.assert_allclose(
+                other.query_maps, element.query_maps, atol=1e-5, err_msg=name
+            )
     moved = transformed(checkpoint, anatomy, found.gauge)  # which refuses what is not admissible
     assert found.change.after < 5e-8 < 0.5 < found.change.before
-    assert same_function(moved, target, anatomy, Gauge({}), batches[:1]) < 1e-4  # a float32 rounding, as far as the model amplifies it
+    # a float32 rounding, as far as the model amplifies it
+    assert same_function(moved, target, anatomy, Gauge({}), batches[:1]) < 1e-4
 
 
 def test_a_model_matched_with_itself_stays_to_the_bit():
     checkpoint, _ = tiny(*LLAMA)
     found = match_models(checkpoint, checkpoint, probes(*LLAMA))
     for name, element in found.gauge.elements.items():
-        assert element == (Monomial.identity(element.size) if isinstance(element, Monomial) else still(element)), name
+        assert element == (
+            Monomial.identity(element.size) if isinstance(element, Monomial) else still(element)
+        ), name
     assert found.change.after == found.change.before == 0
 
 
 def still(element: AttentionGauge) -> AttentionGauge:
-    return AttentionGauge.identity(element.groups, element.repeats, element.query_maps.shape[-1], element.value_maps.shape[-1])
+    return AttentionGauge.identity(
+        element.groups, element.repeats, element.query_maps.shape[-1], element.value_maps.shape[-1]
+    )
 
 
 def test_maps_that_are_permutations_with_powers_of_two_come_back_to_the_bit():
@@ -102,13 +126,27 @@ def test_maps_that_are_permutations_with_powers_of_two_come_back_to_the_bit():
     generator = np.random.default_rng(1)
 
     def monomials(groups, size):
-        maps = [np.eye(size)[generator.permutation(size)] * generator.choice((-2.0, -1.0, 0.5, 1.0), size) for _ in range(groups)]
+        maps = [
+            np.eye(size)[generator.permutation(size)]
+            * generator.choice((-2.0, -1.0, 0.5, 1.0), size)
+            for _ in range(groups)
+        ]
         return np.stack(maps)
 
     heads = anatomy.space("decoder/block.1/query").heads
     size = 12 // heads
-    layer = AttentionGauge(np.arange(heads)[::-1], np.zeros((heads, 1), dtype=int), monomials(heads, size), monomials(heads, size))
-    truth = Gauge({"residual": Monomial(np.roll(np.arange(12), 5), -np.ones(12)), "decoder/block.1/attention": layer})
+    layer = AttentionGauge(
+        np.arange(heads)[::-1],
+        np.zeros((heads, 1), dtype=int),
+        monomials(heads, size),
+        monomials(heads, size),
+    )
+    truth = Gauge(
+        {
+            "residual": Monomial(np.roll(np.arange(12), 5), -np.ones(12)),
+            "decoder/block.1/attention": layer,
+        }
+    )
     target = transformed(checkpoint, anatomy, truth)
     found = match_models(checkpoint, target, probes("gpt2", "GPT2LMHeadModel"))
     assert found.gauge.elements["residual"] == truth.elements["residual"]
@@ -118,7 +156,13 @@ def test_maps_that_are_permutations_with_powers_of_two_come_back_to_the_bit():
 
 @pytest.mark.parametrize(
     ("case", "architecture"),
-    [("gpt2", "GPT2LMHeadModel"), ("bert", "BertForMaskedLM"), LLAMA, ("t5", "T5ForConditionalGeneration"), ("qwen3", "Qwen3ForCausalLM")],
+    [
+        ("gpt2", "GPT2LMHeadModel"),
+        ("bert", "BertForMaskedLM"),
+        LLAMA,
+        ("t5", "T5ForConditionalGeneration"),
+        ("qwen3", "Qwen3ForCausalLM"),
+    ],
 )
 def test_strangers_get_an_admissible_gauge_and_are_not_certain(case, architecture):
     checkpoint, anatomy = tiny(case, architecture)
@@ -129,8 +173,20 @@ def test_strangers_get_an_admissible_gauge_and_are_not_certain(case, architectur
     require_admissible(anatomy, found.gauge, checkpoint.tensors)
     for stack in anatomy.stacks:
         factors = found.gauge.elements[stack.space].factors
-        assert admissible(anatomy, stack.space).group == Group.SIGNED_PERMUTATION or np.unique(factors).size == 1
-    assert same_function(checkpoint, transformed(checkpoint, anatomy, found.gauge), anatomy, found.gauge, batches[:1]) < 1e-3
+        assert (
+            admissible(anatomy, stack.space).group == Group.SIGNED_PERMUTATION
+            or np.unique(factors).size == 1
+        )
+    assert (
+        same_function(
+            checkpoint,
+            transformed(checkpoint, anatomy, found.gauge),
+            anatomy,
+            found.gauge,
+            batches[:1],
+        )
+        < 1e-3
+    )
     said = report(found)
     assert any(line.startswith("residual stream: ") and "uncertain" in line for line in said)
     assert said[-1].startswith("not looked for: ")
@@ -138,7 +194,9 @@ def test_strangers_get_an_admissible_gauge_and_are_not_certain(case, architectur
 
 
 def test_what_leaves_no_trace_is_not_determined_and_nothing_else():
-    """A unit without weights, a head without values, and a coordinate of another head that is neither written nor read."""
+    """A unit without weights, a head without values, and a coordinate of another head that is
+    neither written nor read.
+    """
     checkpoint, anatomy = tiny(*LLAMA)
     tensors = {name: value.clone() for name, value in checkpoint.tensors.items()}
     layer = "model.layers.0"
@@ -146,8 +204,12 @@ def test_what_leaves_no_trace_is_not_determined_and_nothing_else():
         tensors[f"{layer}.mlp.{name}.weight"][3] = 0
     tensors[f"{layer}.mlp.down_proj.weight"][:, 3] = 0
     first, second = (tensors[f"model.layers.{block}.self_attn.v_proj.weight"] for block in (0, 1))
-    size = anatomy.space("decoder/block.1/value").size // anatomy.space("decoder/block.1/value").heads
-    repeats = anatomy.space("decoder/block.1/query").heads // anatomy.space("decoder/block.1/value").heads
+    size = (
+        anatomy.space("decoder/block.1/value").size // anatomy.space("decoder/block.1/value").heads
+    )
+    repeats = (
+        anatomy.space("decoder/block.1/query").heads // anatomy.space("decoder/block.1/value").heads
+    )
     output = [tensors[f"model.layers.{block}.self_attn.o_proj.weight"] for block in (0, 1)]
     first[:size] = 0
     output[0][:, : size * repeats] = 0
@@ -158,7 +220,11 @@ def test_what_leaves_no_trace_is_not_determined_and_nothing_else():
     target = transformed(poor, anatomy, whole_gauge(anatomy))
     batches = probes(*LLAMA)
     found = match_models(poor, target, batches)
-    missing = {(each.space, each.part): np.flatnonzero(each.undetermined).tolist() for each in found.spaces if each.undetermined.any()}
+    missing = {
+        (each.space, each.part): np.flatnonzero(each.undetermined).tolist()
+        for each in found.spaces
+        if each.undetermined.any()
+    }
     assert missing == {
         ("decoder/block.1/ffn", Part.UNITS): [3],
         ("decoder/block.1/attention", Part.HEADS): list(range(repeats)),
@@ -166,9 +232,15 @@ def test_what_leaves_no_trace_is_not_determined_and_nothing_else():
         ("decoder/block.2/attention", Part.VALUES): [0],
     }
     doubtful = [each.space for each in found.spaces if each.uncertain.any()]
-    assert set(doubtful) <= {"decoder/block.1/attention"}  # its other maps belong to heads that are not known
+    # its other maps belong to heads that are not known
+    assert set(doubtful) <= {"decoder/block.1/attention"}
     assert not found.certain
-    assert same_function(transformed(poor, anatomy, found.gauge), target, anatomy, Gauge({}), batches[:1]) < 1e-4
+    assert (
+        same_function(
+            transformed(poor, anatomy, found.gauge), target, anatomy, Gauge({}), batches[:1]
+        )
+        < 1e-4
+    )
 
 
 def test_one_zero_row_of_a_value_map_is_no_obstacle():
@@ -182,15 +254,20 @@ def test_one_zero_row_of_a_value_map_is_no_obstacle():
     found = match_models(poor, transformed(poor, anatomy, truth), probes("gpt2", "GPT2LMHeadModel"))
     assert found.certain
     layer = "decoder/block.1/attention"
-    np.testing.assert_allclose(found.gauge.elements[layer].value_maps, truth.elements[layer].value_maps, atol=1e-5)
+    np.testing.assert_allclose(
+        found.gauge.elements[layer].value_maps, truth.elements[layer].value_maps, atol=1e-5
+    )
 
 
 def test_spaces_are_matched_in_runs_that_fit_into_memory(monkeypatch):
     checkpoint, anatomy = tiny(*LLAMA)
     target = transformed(checkpoint, anatomy, whole_gauge(anatomy))
     whole = match_models(checkpoint, target, probes(*LLAMA))
-    monkeypatch.setattr(model_matching, "HELD", 1)
-    runs = model_matching._in_memory({name: model_matching.sites_of(anatomy, name) for name in gauge_spaces(anatomy)}, probes(*LLAMA, 1))
+    monkeypatch.setattr(matched_sites, "HELD", 1)
+    runs = matched_sites.in_memory(
+        {name: matched_sites.sites_of(anatomy, name) for name in gauge_spaces(anatomy)},
+        probes(*LLAMA, 1),
+    )
     assert runs == [[name] for name in gauge_spaces(anatomy)]
     assert match_models(checkpoint, target, probes(*LLAMA)).gauge == whole.gauge
 
@@ -198,7 +275,9 @@ def test_spaces_are_matched_in_runs_that_fit_into_memory(monkeypatch):
 def test_some_spaces_alone():
     checkpoint, anatomy = tiny(*LLAMA)
     truth = Gauge({"residual": random_element(anatomy, "residual", 3)})
-    found = match_models(checkpoint, transformed(checkpoint, anatomy, truth), probes(*LLAMA), ["residual"])
+    found = match_models(
+        checkpoint, transformed(checkpoint, anatomy, truth), probes(*LLAMA), ["residual"]
+    )
     assert found.gauge == truth
     assert [each.part for each in found.spaces] == [Part.STREAM]
 
@@ -208,7 +287,11 @@ def test_models_of_other_shapes_are_refused():
     with pytest.raises(InputError, match="checkpoints of one class"):
         match_models(checkpoint, tiny("gemma", "GemmaForCausalLM")[0], probes(*LLAMA))
     wider, _ = random_checkpoint(config_of(*LLAMA, intermediate_size=24))
-    with pytest.raises(InputError, match=r"tensor model.layers.0.mlp.gate_proj.weight: \[24, 12\] in one model, \[20, 12\] in the other"):
+    with pytest.raises(
+        InputError,
+        match=r"tensor model.layers.0.mlp.gate_proj.weight: \[24, 12\] in one model, \[20, 12\] in "
+        r"the other",
+    ):
         match_models(checkpoint, wider, probes(*LLAMA))
 
 
@@ -218,7 +301,7 @@ def test_every_space_of_every_family_has_evidence():
         _, anatomy = tiny(case, architecture)
         for name in gauge_spaces(anatomy):
             outside = not name.endswith("attention") and anatomy.space(name).kind == SpaceKind.OTHER
-            assert bool(model_matching.sites_of(anatomy, name)) != outside, (architecture, name)
+            assert bool(matched_sites.sites_of(anatomy, name)) != outside, (architecture, name)
 
 
 # ---------------------------------------------------------------- maps from weights

@@ -35,12 +35,19 @@ def test_layer_norm_does_not_see_the_null_line(case, architecture, space):
     checkpoint, anatomy = tiny(case, architecture)
     tensors = {name: value.double() for name, value in checkpoint.tensors.items()}
     line = random_null_line(anatomy, space, 3)
-    for used in (line, line.compose(random_null_line(anatomy, space, 4)), centring(anatomy, tensors, space)):
+    for used in (
+        line,
+        line.compose(random_null_line(anatomy, space, 4)),
+        centring(anatomy, tensors, space),
+    ):
         models = [
             build_model(dataclasses.replace(checkpoint, tensors=each), "float64")
             for each in (tensors, shifted(anatomy, tensors, space, used))
         ]
-        assert deviation(*models, anatomy, Gauge({}), [inputs_of(case, architecture)]).relative <= 1e-10
+        assert (
+            deviation(*models, anatomy, Gauge({}), [inputs_of(case, architecture)]).relative
+            <= 1e-10
+        )
     back = shifted(anatomy, shifted(anatomy, tensors, space, line), space, line.inverse())
     assert all(torch.allclose(back[name], value, atol=1e-12) for name, value in tensors.items())
     nothing = line.compose(line.inverse())
@@ -55,12 +62,18 @@ def test_the_check_looks_past_the_null_line_for_the_block_that_differs():
     checkpoint, anatomy = tiny("gpt_neox", "GPTNeoXForCausalLM")
     tensors = {name: value.double() for name, value in checkpoint.tensors.items()}
     centred = shifted(anatomy, tensors, "residual", centring(anatomy, tensors, "residual"))
-    spoilt = centred | {"gpt_neox.layers.1.mlp.dense_4h_to_h.weight": torch.zeros(12, 20, dtype=torch.float64)}
-    source, same, other = (dataclasses.replace(checkpoint, tensors=each) for each in (tensors, centred, spoilt))
+    spoilt = centred | {
+        "gpt_neox.layers.1.mlp.dense_4h_to_h.weight": torch.zeros(12, 20, dtype=torch.float64)
+    }
+    source, same, other = (
+        dataclasses.replace(checkpoint, tensors=each) for each in (tensors, centred, spoilt)
+    )
     batch = Batch(inputs_of("gpt_neox", "GPTNeoXForCausalLM"), {"decoder": None})
     assert check(source, same, [batch], Gauge({})).first_difference() is None
     assert check(source, other, [batch], Gauge({})).first_difference() == "decoder/block.2/output"
-    half = dataclasses.replace(checkpoint, tensors={name: value.bfloat16() for name, value in tensors.items()})
+    half = dataclasses.replace(
+        checkpoint, tensors={name: value.bfloat16() for name, value in tensors.items()}
+    )
     moved = shifted(anatomy, half.tensors, "residual", random_null_line(anatomy, "residual", 3))
     found = check(half, dataclasses.replace(half, tensors=moved), [batch], Gauge({}))
     assert found.verdict == Verdict.ROUNDED
@@ -77,9 +90,17 @@ def test_what_is_tied_or_not_on_the_stream_may_not_be_shifted():
             shifted(anatomy, checkpoint.tensors, "residual", NullLine({name: torch.zeros(())}))
     shift = torch.ones(17, dtype=torch.float64)
     tensors = {**checkpoint.tensors}
-    tensors["transformer.wte.weight"] = tensors["transformer.wte.weight"] + shift[:, None].float() * torch.arange(17)[:, None]
-    models = [build_model(dataclasses.replace(checkpoint, tensors=each), "float64") for each in (checkpoint.tensors, tensors)]
-    assert deviation(*models, anatomy, Gauge({}), [inputs_of("gpt2", "GPT2LMHeadModel")]).relative > 1e-3
+    tensors["transformer.wte.weight"] = (
+        tensors["transformer.wte.weight"] + shift[:, None].float() * torch.arange(17)[:, None]
+    )
+    models = [
+        build_model(dataclasses.replace(checkpoint, tensors=each), "float64")
+        for each in (checkpoint.tensors, tensors)
+    ]
+    assert (
+        deviation(*models, anatomy, Gauge({}), [inputs_of("gpt2", "GPT2LMHeadModel")]).relative
+        > 1e-3
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from scipy.linalg import expm
 
 from normgauge.errors import InputError
 from normgauge.gauge.groups import Monomial, Orthogonal
-from normgauge.gauge.holonomy import Defect, defects, factor, holonomy, moved_share
-from normgauge.gauge.minimal_example import TURN, midpoint_losses, midpoint_map
-from normgauge.gauge.scaffold import RADIUS, discrete_part
+from normgauge.signed_permutation.holonomy import Defect, defects, factor, holonomy, moved_share
+from normgauge.signed_permutation.minimal_example import TURN, midpoint_losses, midpoint_map
+from normgauge.signed_permutation.scaffold import RADIUS, discrete_part
 
 laws = settings(max_examples=40, deadline=None)
 SEEDS = st.integers(0, 2**20)
@@ -43,7 +43,8 @@ def test_the_discrete_part_is_found_within_the_radius(size, seed, reach):
 def test_no_signed_permutation_is_nearer(size, seed, other):
     rotation = Orthogonal.random(size, seed)
     nearest = np.linalg.norm(rotation.matrix - discrete_part(rotation).gauge.matrix())
-    assert nearest <= np.linalg.norm(rotation.matrix - Monomial.random(size, other).matrix()) + 1e-6  # lapjvs works in float32
+    # lapjvs works in float32
+    assert nearest <= np.linalg.norm(rotation.matrix - Monomial.random(size, other).matrix()) + 1e-6
 
 
 def test_the_radius_cannot_be_larger():
@@ -58,7 +59,10 @@ def test_the_radius_cannot_be_larger():
 
 def test_permutation_only_alignment_is_worse_than_none():
     np.testing.assert_allclose(midpoint_map(Monomial.identity(2)), np.eye(2) / 2)
-    np.testing.assert_allclose(midpoint_map(TURN.permutation()) @ midpoint_map(TURN.permutation()), midpoint_map(TURN.permutation()))
+    np.testing.assert_allclose(
+        midpoint_map(TURN.permutation()) @ midpoint_map(TURN.permutation()),
+        midpoint_map(TURN.permutation()),
+    )
     np.testing.assert_allclose(midpoint_map(TURN), np.eye(2))
     x = np.random.default_rng(0).standard_normal((200_000, 2))
     energy = np.square(x).sum(1).mean()
@@ -104,7 +108,9 @@ def test_one_wrong_gauge_is_seen(atlas, seed):
     assert len(charts) < 3 or any(defect.law == "composition" for defect in defects(broken))
     with pytest.raises(InputError, match="contradict the other pairs"):
         factor(broken, "a")
-    assert defects({("a", "a"): Monomial([1, 0, 2], [1, 1, 1])}) == [Defect("identity", ("a",), 2 / 3)]
+    assert defects({("a", "a"): Monomial([1, 0, 2], [1, 1, 1])}) == [
+        Defect("identity", ("a",), 2 / 3)
+    ]
 
 
 def test_paths_that_are_not_given_are_refused():

@@ -1,4 +1,6 @@
-"""Downloads from a hub: what is fetched, how it is verified, how it resumes, and what each fault says."""
+"""Downloads from a hub: what is fetched, how it is verified, how it resumes, and what each fault
+says.
+"""
 
 import hashlib
 import json
@@ -44,9 +46,12 @@ def hub(monkeypatch):
     with Hub(files=repository(), large={"model.safetensors"}) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        # Small chunks, so that an interrupted small file has a part worth resuming; no pause between retries.
+        # Small chunks, so that an interrupted small file has a part worth resuming; no pause
+        # between retries.
         monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 10_000)
-        monkeypatch.setattr(huggingface_hub.file_download, "time", types.SimpleNamespace(sleep=lambda seconds: None))
+        monkeypatch.setattr(
+            huggingface_hub.file_download, "time", types.SimpleNamespace(sleep=lambda seconds: None)
+        )
         yield server
 
 
@@ -74,21 +79,41 @@ def test_fetches_config_tokenizer_and_safetensors_alone(hub, folder):
 def test_takes_torch_files_only_without_safetensors(hub, folder):
     del hub.files["model.safetensors"]
     fetch_repository(SOURCE, COMMIT, folder)
-    assert {path.name for path in folder.iterdir()} == {"config.json", "pytorch_model.bin", "tokenizer.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "pytorch_model.bin",
+        "tokenizer.json",
+    }
 
 
 def test_fetches_every_shard_and_the_index(hub, folder):
     del hub.files["model.safetensors"]
-    shards = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
-    hub.files |= {shard: shard.encode() for shard in shards} | {"model.safetensors.index.json": b"{}"}
+    # the index decides what they are called
+    shards = ["model.safetensors-00001-of-00002.safetensors", "consolidated-000002.safetensors"]
+    stale = {f"model-0000{number}-of-00002.safetensors": b"stale" for number in (1, 2)}
+    index = json.dumps({"weight_map": {f"tensor {shard}": shard for shard in shards}}).encode()
+    hub.files |= (
+        stale
+        | {shard: shard.encode() for shard in shards}
+        | {"model.safetensors.index.json": index}
+    )
     fetch_repository(SOURCE, COMMIT, folder)
-    assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors.index.json", *shards}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors.index.json",
+        *shards,
+    }
     del hub.files[shards[1]]
     assert f"the shard {shards[1]} is missing" in refused(folder.with_name("again"))
+    hub.files["model.safetensors.index.json"] = b"{}"
+    assert "expected a 'weight_map'" in refused(folder.with_name("without"))
 
 
 def test_a_refused_configuration_costs_no_weights(hub, folder):
-    """Nothing but the listing and config.json is asked for; a later run, with the table corrected, does not fetch that again."""
+    """Nothing but the listing and config.json is asked for; a later run, with the table corrected,
+    does not fetch that again.
+    """
 
     def refuse(keys):
         raise InputError(f"model_type {keys['model_type']} is unknown")
@@ -96,7 +121,10 @@ def test_a_refused_configuration_costs_no_weights(hub, folder):
     with pytest.raises(InputError, match="model_type gpt2 is unknown"):
         fetch_repository(SOURCE, COMMIT, folder, refuse)
     assert not folder.exists()
-    assert {path.rpartition("/")[2].partition("?")[0] for _, path, _ in hub.requests} == {COMMIT, "config.json"}
+    assert {path.rpartition("/")[2].partition("?")[0] for _, path, _ in hub.requests} == {
+        COMMIT,
+        "config.json",
+    }
     fetch_repository(SOURCE, COMMIT, folder, lambda keys: None)
     assert len(hub.ranges("config.json")) == 1
     assert len(hub.ranges("model.safetensors")) == 1
@@ -107,7 +135,10 @@ def test_a_file_beyond_what_the_downloader_takes(hub, folder, monkeypatch):
         raise ValueError("The file is too large to be downloaded")
 
     monkeypatch.setattr(hub_module, "http_get", http_get)
-    assert "file config.json: The file is too large to be downloaded; use a sharded checkpoint" in refused(folder)
+    assert (
+        "file config.json: The file is too large to be downloaded; use a sharded checkpoint"
+        in refused(folder)
+    )
 
 
 def test_replaces_an_older_folder_only_on_success(hub, folder):
@@ -123,13 +154,16 @@ def test_replaces_an_older_folder_only_on_success(hub, folder):
 
 
 def test_missing_repository(hub, folder):
-    assert "organisation/other: not found on" in refused(folder, HubSource("organisation/other", (COMMIT,)))
+    assert "organisation/other: not found on" in refused(
+        folder, HubSource("organisation/other", (COMMIT,))
+    )
 
 
 def test_gated_repository(hub, folder):
     hub.forbidden = True
     assert "gated; accept its terms" in refused(folder)
-    hub.forbidden, hub.gated_files = False, True  # the hub lists a gated repository but keeps its files
+    # the hub lists a gated repository but keeps its files
+    hub.forbidden, hub.gated_files = False, True
     assert "gated; accept its terms" in refused(folder)
 
 
@@ -174,10 +208,17 @@ def test_corrupt_git_file_is_named_and_removed(hub, folder):
 
 
 def test_pins_hold_against_the_hub_itself(hub, folder):
-    pinned = HubSource(REPOSITORY, (COMMIT,), (("config.json", hashlib.sha256(CONFIG).hexdigest()), ("model.safetensors", "0" * 64)))
+    pinned = HubSource(
+        REPOSITORY,
+        (COMMIT,),
+        (("config.json", hashlib.sha256(CONFIG).hexdigest()), ("model.safetensors", "0" * 64)),
+    )
     assert f"the pinned sha256 is {'0' * 64}" in refused(folder, pinned)
     strange = HubSource(REPOSITORY, (COMMIT,), (("model.safetensor", "0" * 64),))
-    assert "the pinned file model.safetensor is not among the files to fetch; did you mean model.safetensors" in refused(folder, strange)
+    assert (
+        "the pinned file model.safetensor is not among the files to fetch; did you mean "
+        "model.safetensors" in refused(folder, strange)
+    )
 
 
 def test_hub_without_hashes_cannot_be_verified(hub, folder):
@@ -235,9 +276,25 @@ def test_parts_too_long_or_of_other_files_are_discarded(hub, folder):
     leftovers.mkdir(parents=True)
     leftovers.joinpath("model.safetensors").write_bytes(bytes(300_001))
     leftovers.joinpath("pytorch_model.bin").write_bytes(b"a")
+    leftovers.joinpath("config.json").mkdir()
+    leftovers.joinpath("config.json", "nested").write_bytes(b"a")
+    leftovers.joinpath("nowhere").symlink_to(leftovers / "absent")
     fetch_repository(SOURCE, COMMIT, folder)
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
     assert folder.joinpath("model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("size", ["x", -1, 2.5, True])
+def test_a_listing_whose_sizes_are_no_sizes(hub, folder, size):
+    listed = hub.listing()
+    for sibling in listed["siblings"]:
+        sibling["size"] = size
+    hub.listing = lambda: listed
+    assert "the hub states no size and hash for config.json" in refused(folder)
 
 
 def test_a_killed_download_resumes(hub, folder):
@@ -249,7 +306,9 @@ def test_a_killed_download_resumes(hub, folder):
         f"fetch_repository(HubSource({REPOSITORY!r}, ({COMMIT!r},)), {COMMIT!r}, {str(folder)!r})"
     )
     library = str(Path(hub_module.__file__).parents[2])
-    child = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": library})
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": library}
+    )
     part = folder.parent / f".checkpoint.{COMMIT}.download" / "model.safetensors"
     try:
         assert hub.stalled.wait(60)
@@ -307,3 +366,36 @@ def test_disk_space_is_checked_before_the_download(hub, folder, monkeypatch):
 def test_progress_is_reported_per_file(hub, folder, capsys):
     fetch_repository(SOURCE, COMMIT, folder)
     assert "download model.safetensors (bytes): 300000/300000 (100 %)" in capsys.readouterr().err
+
+
+def test_a_reply_that_is_longer_than_the_hub_states_is_cut(hub, folder):
+    hub.longer = {"model.safetensors", "config.json"}
+    fetch_repository(SOURCE, COMMIT, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()}[
+        "model.safetensors"
+    ] == hub.files["model.safetensors"]
+
+
+def test_a_longer_reply_of_other_content_is_refused(hub, folder):
+    hub.longer = hub.corrupt = {"model.safetensors"}
+    assert "hashes to" in refused(folder)
+    assert all(
+        path.stat().st_size <= len(hub.files[path.name])
+        for path in folder.parent.rglob("*")
+        if path.is_file()
+    )
+
+
+@pytest.mark.parametrize("fault", ["status", "prose", "cut_at", "forbidden", "closed"])
+def test_user_and_password_of_the_endpoint_are_never_printed(
+    hub, folder, monkeypatch, capfd, fault
+):
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint.replace("://", "://someone:s3cret@"))
+    values = {"status": 500, "prose": True, "forbidden": True, "cut_at": {"model.safetensors": 5}}
+    if fault == "closed":
+        monkeypatch.setenv("HF_ENDPOINT", "http://someone:s3cret@127.0.0.1:9")
+    else:
+        setattr(hub, fault, values[fault])
+    said = refused(folder) + capfd.readouterr().err
+    assert "s3cret" not in said
+    assert "someone" not in said

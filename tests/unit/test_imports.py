@@ -1,4 +1,6 @@
-"""The rooms import one way along the line (docs/design/main-line.md), and no library module imports snakemake."""
+"""The rooms import one way along the line (docs/architecture.md), and no library module imports
+snakemake.
+"""
 
 import ast
 import subprocess
@@ -16,6 +18,8 @@ ORDER = (
     "provenance",
     "tables",
     "schemas",
+    "selection",
+    "published",
     "anatomy",
     "checkpoints",
     "calibration",
@@ -23,14 +27,32 @@ ORDER = (
     "moments",
     "capture",
     "fingerprint",
+    "dead_directions",
     "gauge",
-    "recovery",
+    "transport",
+    "signed_permutation",
+    "trajectories",
+    "exact_recovery",
     "redundancy",
-    "comparison",
+    "checkpoint_comparison",
+    "lineage",
+    "ledger",
     "render",
+    "live",
+    "verbs",
     "command",
 )
-RENDER_MAY_IMPORT = {"errors", "yaml_files", "jackknife", "provenance", "tables", "schemas", "render"}
+RENDER_MAY_IMPORT = {
+    "errors",
+    "yaml_files",
+    "jackknife",
+    "provenance",
+    "tables",
+    "schemas",
+    "selection",
+    "published",
+    "render",
+}
 
 
 def rooms_imported_by(source: str) -> set[str]:
@@ -52,7 +74,9 @@ def backward_imports(room: str, source: str) -> set[str]:
 
 
 def library_files():
-    return sorted(path for path in LIBRARY.rglob("*.py") if path.parent != LIBRARY or path.stem in ORDER)
+    return sorted(
+        path for path in LIBRARY.rglob("*.py") if path.parent != LIBRARY or path.stem in ORDER
+    )
 
 
 def room_of(path: Path) -> str:
@@ -69,28 +93,47 @@ def test_every_room_is_in_the_order():
     assert rooms == set(ORDER)
 
 
+def test_the_page_of_the_architecture_writes_this_order():
+    page = (LIBRARY.parents[1] / "docs" / "architecture.md").read_text()
+    assert f"`{' < '.join(ORDER)}`" in page
+
+
 def test_the_check_sees_a_backward_import():
-    assert backward_imports("moments", "def f():\n    from normgauge.capture import capture") == {"capture"}
+    assert backward_imports("moments", "def f():\n    from normgauge.capture import capture") == {
+        "capture"
+    }
     assert backward_imports("render", "from normgauge import anatomy") == {"anatomy"}
 
 
 @pytest.mark.parametrize("path", library_files(), ids=lambda path: str(path.relative_to(LIBRARY)))
 def test_the_library_does_not_import_snakemake(path):
     tree = ast.parse(path.read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not [name for name in names if name.split(".")[0] == "snakemake"]
 
 
 def test_a_config_is_read_without_loading_the_classes_of_models():
-    script = "import sys, normgauge.checkpoints.configuration; sys.exit('transformers.modeling_utils' in sys.modules)"
+    script = (
+        "import sys, normgauge.checkpoints.configuration; "
+        "sys.exit('transformers.modeling_utils' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script], cwd=LIBRARY.parent, check=True)
 
 
 def calls_that_may_run_code(source: str) -> list[int]:
     """Lines of calls to `from_pretrained` that do not refuse a checkpoint's own code."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    loading = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"]
+    loading = [
+        call
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "from_pretrained"
+    ]
 
     def refuses(call: ast.Call) -> bool:
         given = {keyword.arg: keyword.value for keyword in call.keywords}.get("trust_remote_code")
@@ -100,7 +143,13 @@ def calls_that_may_run_code(source: str) -> list[int]:
 
 
 def test_no_call_into_transformers_may_run_the_code_of_a_checkpoint():
-    assert calls_that_may_run_code("A.from_pretrained(x)\nA.from_pretrained(x, trust_remote_code=True)") == [1, 2]
+    assert calls_that_may_run_code(
+        "A.from_pretrained(x)\nA.from_pretrained(x, trust_remote_code=True)"
+    ) == [1, 2]
     assert not calls_that_may_run_code("A.from_pretrained(x, trust_remote_code=False)")
-    found = {path.name: lines for path in LIBRARY.rglob("*.py") if (lines := calls_that_may_run_code(path.read_text(encoding="utf-8")))}
+    found = {
+        path.name: lines
+        for path in LIBRARY.rglob("*.py")
+        if (lines := calls_that_may_run_code(path.read_text(encoding="utf-8")))
+    }
     assert not found

@@ -26,7 +26,14 @@ GPT2 = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
-SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 11, "pad_token_id": 0}
+SMALL = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 11,
+    "pad_token_id": 0,
+}
 SMALL |= {"bos_token_id": 0, "eos_token_id": 0}
 SHAPES = {
     "GPT2LMHeadModel": GPT2,
@@ -34,7 +41,12 @@ SHAPES = {
     "BertForMaskedLM": {"model_type": "bert", **SMALL},
     "LlamaForCausalLM": {"model_type": "llama", "num_key_value_heads": 1, **SMALL},
     "Qwen2ForCausalLM": {"model_type": "qwen2", "num_key_value_heads": 1, **SMALL},
-    "Gemma3ForCausalLM": {"model_type": "gemma3_text", "num_key_value_heads": 1, "head_dim": 4, **SMALL},
+    "Gemma3ForCausalLM": {
+        "model_type": "gemma3_text",
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        **SMALL,
+    },
     "T5ForConditionalGeneration": {
         "model_type": "t5",
         "d_model": 8,
@@ -92,25 +104,50 @@ def test_copies_where_hard_links_are_impossible(origin, tmp_path, monkeypatch):
 
     monkeypatch.setattr(local.os, "link", refuse)
     link_folder(origin, tmp_path / "out")
-    assert tmp_path.joinpath("out/model.safetensors").read_bytes() == origin.joinpath("model.safetensors").read_bytes()
+    assert (
+        tmp_path.joinpath("out/model.safetensors").read_bytes()
+        == origin.joinpath("model.safetensors").read_bytes()
+    )
 
 
-def test_sharded_folder(origin, tmp_path):
+@pytest.mark.parametrize(
+    "shards",
+    [
+        ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
+        (
+            "model.safetensors-00001-of-00002.safetensors",
+            "model.safetensors-00002-of-00002.safetensors",
+        ),
+        ("consolidated-000001.safetensors", "part b.safetensors"),
+    ],
+)
+def test_the_index_says_what_shards_are_called(origin, tmp_path, shards):
     origin.joinpath("model.safetensors").unlink()
-    origin.joinpath("model.safetensors.index.json").write_text("{}")
-    for number in (1, 2):
-        save_file({f"weight{number}": torch.ones(2)}, origin / f"model-0000{number}-of-00002.safetensors")
+    index = {"weight_map": {f"weight{number}": shard for number, shard in enumerate(shards)}}
+    origin.joinpath("model.safetensors.index.json").write_text(json.dumps(index))
+    for shard in (*shards, "model-00001-of-00003.safetensors"):  # a stale set beside it
+        save_file({"weight": torch.ones(2)}, origin / shard)
     link_folder(origin, tmp_path / "out")
-    assert {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"} < names(tmp_path / "out")
-    origin.joinpath("model-00001-of-00002.safetensors").unlink()
-    with pytest.raises(InputError, match=r"the shard model-00001-of-00002\.safetensors is missing"):
+    assert {name for name in names(tmp_path / "out") if name.endswith(".safetensors")} == set(
+        shards
+    )
+    origin.joinpath(shards[0]).unlink()
+    with pytest.raises(InputError, match=f"the shard {shards[0]} is missing"):
         link_folder(origin, tmp_path / "again")
-    origin.joinpath("model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(InputError, match="expected one set of shards"):
-        link_folder(origin, tmp_path / "again")
+    for index, words in (
+        ({}, "weight_map"),
+        ({"weight_map": {"a": "../b"}}, "plain file name"),
+        ({"weight_map": {"a": 3}}, "weight_map"),
+    ):
+        origin.joinpath("model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(InputError, match=words):
+            link_folder(origin, tmp_path / "again")
 
 
-@pytest.mark.parametrize(("removed", "message"), [("config.json", r"no config\.json there"), ("model.safetensors", "no weights there")])
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [("config.json", r"no config\.json there"), ("model.safetensors", "no weights there")],
+)
 def test_an_incomplete_folder_is_refused(origin, tmp_path, removed, message):
     origin.joinpath(removed).unlink()
     with pytest.raises(InputError, match=message):
@@ -138,17 +175,25 @@ def test_random_initialisation_is_the_class_own_state(tmp_path, architecture):
     stored = load_file(out / "model.safetensors")
     torch.manual_seed(42)
     model_class = getattr(transformers, architecture)
-    model = model_class(model_class.config_class.from_dict(json.loads(out.joinpath("config.json").read_text())))
+    model = model_class(
+        model_class.config_class.from_dict(json.loads(out.joinpath("config.json").read_text()))
+    )
     state = model.state_dict()
     assert stored.keys() <= state.keys()
-    assert all(torch.equal(tensor, state[name]) and tensor.dtype == torch.float32 for name, tensor in stored.items())
+    assert all(
+        torch.equal(tensor, state[name]) and tensor.dtype == torch.float32
+        for name, tensor in stored.items()
+    )
     # What is not stored is tied to something that is.
     shared = {state[name].data_ptr() for name in stored}
     assert all(state[name].data_ptr() in shared for name in state.keys() - stored.keys())
 
 
 def test_same_seed_same_bytes_other_seed_other_weights(tmp_path):
-    files = [random_init(tmp_path, GPT2, seed, f"out{run}") / "model.safetensors" for run, seed in enumerate((42, 42, 43))]
+    files = [
+        random_init(tmp_path, GPT2, seed, f"out{run}") / "model.safetensors"
+        for run, seed in enumerate((42, 42, 43))
+    ]
     assert files[0].read_bytes() == files[1].read_bytes() != files[2].read_bytes()
 
 
@@ -166,15 +211,29 @@ def test_without_architectures_the_base_model_is_built_and_recorded(tmp_path):
 
 
 def test_the_readout_of_t5_1_1_is_stored_apart(tmp_path):
-    keys = {"model_type": "t5", "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 11}
-    keys |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "architectures": ["T5ForConditionalGeneration"]}
+    keys = {
+        "model_type": "t5",
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+        "vocab_size": 11,
+    }
+    keys |= {
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "architectures": ["T5ForConditionalGeneration"],
+    }
     tensors = load_file(random_init(tmp_path, keys) / "model.safetensors")
     assert torch.equal(tensors["lm_head.weight"], tensors["shared.weight"])
 
 
 def test_half_precision_configurations_are_still_initialised_in_float32(tmp_path):
     out = random_init(tmp_path, {**GPT2, "dtype": "bfloat16"})
-    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.float32}
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {
+        torch.float32
+    }
 
 
 @pytest.mark.parametrize(
@@ -184,13 +243,25 @@ def test_half_precision_configurations_are_still_initialised_in_float32(tmp_path
         ("[" * 100_000, "not valid JSON"),
         ("[]", "expected a JSON object"),
         ("{}", "model_type None is unknown to transformers"),
-        ('{"model_type": "gtp2"}', "model_type gtp2 is unknown to transformers .*; did you mean gpt2"),
+        (
+            '{"model_type": "gtp2"}',
+            "model_type gtp2 is unknown to transformers .*; did you mean gpt2",
+        ),
         ('{"model_type": ["gpt2"]}', "is unknown to transformers"),
         ('{"model_type": "gpt2", "n_layer": "many"}', "not a configuration of gpt2"),
-        ('{"model_type": "gpt2", "n_layer": 1, "n_embd": 10, "n_head": 3}', "GPT2Model cannot be built from it"),
-        ('{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 0}', "n_head is 0, expected 1 to"),
+        (
+            '{"model_type": "gpt2", "n_layer": 1, "n_embd": 10, "n_head": 3}',
+            "GPT2Model cannot be built from it",
+        ),
+        (
+            '{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 0}',
+            "n_head is 0, expected 1 to",
+        ),
         ('{"model_type": "gpt2", "id2label": "x"}', "not a configuration of gpt2"),
-        ('{"model_type": "gpt2", "architectures": ["BertModel"]}', "architectures names 'BertModel'"),
+        (
+            '{"model_type": "gpt2", "architectures": ["BertModel"]}',
+            "architectures names 'BertModel'",
+        ),
         ('{"model_type": "gpt2", "architectures": ["Trainer"]}', "architectures names 'Trainer'"),
         ('{"model_type": "gpt2", "architectures": ["Nothing"]}', "architectures names 'Nothing'"),
     ],
@@ -206,24 +277,48 @@ def test_a_bad_configuration_is_named(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("keys", "modality", "words"),
     [
-        ({"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 0}, "text", "n_head is 0, expected 1 to"),
+        (
+            {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 0},
+            "text",
+            "n_head is 0, expected 1 to",
+        ),
         ({**GPT2, "n_embd": 10, "n_head": 3}, "text", "refuses these settings"),
         ({"model_type": "mixtral"}, "text", "model_type 'mixtral' is unknown; known families"),
-        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "text", "BertLMHeadModel"),
+        (
+            {"model_type": "bert", "is_decoder": True, "architectures": ["BertLMHeadModel"]},
+            "text",
+            "is_decoder=True adds parts",
+        ),
         (GPT2, "image", "modality image: a gpt2 model takes"),
-        ({"model_type": "vit", "image_size": [8, 12]}, "image", "image_size is .8, 12.; calibration makes square pictures only"),
+        (
+            {"model_type": "vit", "image_size": [8, 12]},
+            "image",
+            "image_size is .8, 12.; calibration makes square pictures only",
+        ),
     ],
 )
 @pytest.mark.parametrize("source", ["path", "random_init"])
-def test_a_configuration_that_the_pipeline_cannot_use_costs_no_weights(tmp_path, monkeypatch, source, keys, modality, words):
+def test_a_configuration_that_the_pipeline_cannot_use_costs_no_weights(
+    tmp_path, monkeypatch, source, keys, modality, words
+):
     """Nothing is linked or initialised."""
     folder = tmp_path / "mine"
     folder.mkdir()
     folder.joinpath("config.json").write_text(json.dumps(keys))
     folder.joinpath("model.safetensors").touch()
-    given = {"path": "mine"} if source == "path" else {"random_init": {"config": "mine/config.json", "seed": 42}}
-    entry = {"source": given, "modality": modality, "calibration": "images" if modality == "image" else "kjv"}
-    monkeypatch.setattr("normgauge.provenance.os.replace", lambda *paths: pytest.fail("something was written"))
+    given = (
+        {"path": "mine"}
+        if source == "path"
+        else {"random_init": {"config": "mine/config.json", "seed": 42}}
+    )
+    entry = {
+        "source": given,
+        "modality": modality,
+        "calibration": "images" if modality == "image" else "kjv",
+    }
+    monkeypatch.setattr(
+        "normgauge.provenance.os.replace", lambda *paths: pytest.fail("something was written")
+    )
     with pytest.raises(InputError, match=words):
         acquire(
             "mine",
@@ -247,15 +342,28 @@ def test_acquire_takes_the_seed_from_the_revision(tmp_path):
     entry = {"source": {"random_init": {"config": "file.json", "seed": [1, 2]}}}
     acquire("shape", "seed2", entry, tmp_path / "acquired", directory=tmp_path)
     assert (
-        tmp_path.joinpath("acquired/model.safetensors").read_bytes() == (random_init(tmp_path, GPT2, 2) / "model.safetensors").read_bytes()
+        tmp_path.joinpath("acquired/model.safetensors").read_bytes()
+        == (random_init(tmp_path, GPT2, 2) / "model.safetensors").read_bytes()
     )
 
 
 def test_acquire_refuses_other_revisions_and_what_is_trained_here(tmp_path):
-    with pytest.raises(InputError, match=r"models\.nano: no revision seed7; the model table lists seed42"):
-        acquire("nano", "seed7", {"source": {"trained": {"recipe": "gpt2-nano", "seed": 42}}}, tmp_path / "out")
+    with pytest.raises(
+        InputError, match=r"models\.nano: no revision seed7; the model table lists seed42"
+    ):
+        acquire(
+            "nano",
+            "seed7",
+            {"source": {"trained": {"recipe": "gpt2-nano", "seed": 42}}},
+            tmp_path / "out",
+        )
     with pytest.raises(InputError, match="trained by the pipeline"):
-        acquire("nano", "seed42", {"source": {"trained": {"recipe": "gpt2-nano", "seed": 42}}}, tmp_path / "out")
+        acquire(
+            "nano",
+            "seed42",
+            {"source": {"trained": {"recipe": "gpt2-nano", "seed": 42}}},
+            tmp_path / "out",
+        )
 
 
 def test_drawn_vectors_leave_the_matrices_as_initialised(tmp_path):
@@ -266,6 +374,8 @@ def test_drawn_vectors_leave_the_matrices_as_initialised(tmp_path):
     plain, drawn = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "drawn"))
     for name, tensor in drawn.items():
         assert torch.equal(tensor, plain[name]) == (tensor.dim() == 2), name
-    gains = torch.cat([tensor for name, tensor in drawn.items() if tensor.dim() == 1 and name.endswith("weight")])
+    gains = torch.cat(
+        [tensor for name, tensor in drawn.items() if tensor.dim() == 1 and name.endswith("weight")]
+    )
     assert gains.min() > 0
     assert gains.unique().numel() == gains.numel()

@@ -1,4 +1,6 @@
-"""checkpoint.json: what it says, that it can be read back, and that it does not depend on where or when it was made."""
+"""checkpoint.json: what it says, that it can be read back, and that it does not depend on where or
+when it was made.
+"""
 
 import dataclasses
 import hashlib
@@ -8,11 +10,37 @@ import types
 import pytest
 import torch
 
-from normgauge.anatomy.structure import Anatomy, Axis, Norm, NormKind, Placement, Positions, Role, Segment, Space, SpaceKind, Stack, Tensor
-from normgauge.checkpoints.manifest import Manifest, build_manifest, file_records, stored_precision, weights_sha256, write_manifest
+from normgauge.anatomy.structure import (
+    Anatomy,
+    Axis,
+    Norm,
+    NormKind,
+    Placement,
+    Positions,
+    Role,
+    Segment,
+    Space,
+    SpaceKind,
+    Stack,
+    Tensor,
+)
+from normgauge.checkpoints.manifest import (
+    Manifest,
+    build_manifest,
+    file_records,
+    stored_precision,
+    weights_sha256,
+    write_manifest,
+)
 from normgauge.errors import InputError
 
-ENTRY = {"source": {"path": "/data/mine"}, "modality": "text", "calibration": "kjv", "licence": "MIT", "objective": "causal LM"}
+ENTRY = {
+    "source": {"path": "/data/mine"},
+    "modality": "text",
+    "calibration": "kjv",
+    "licence": "MIT",
+    "objective": "causal LM",
+}
 
 
 def axis(space: str, size: int, role: Role = Role.READ) -> Axis:
@@ -23,13 +51,28 @@ def toy_anatomy(terminal: bool = True) -> Anatomy:
     """An RMSNorm decoder of width 4 whose readout is tied to its embedding."""
     norms = (
         Norm("block.0.query_norm", NormKind.LAYER_NORM, "query", 2, None, None, 1e-6),
-        Norm("block.0.norm", NormKind.RMS_NORM, "residual", 4, "block.0.norm.weight", None, 1e-6, gain_offset=1.0),
+        Norm(
+            "block.0.norm",
+            NormKind.RMS_NORM,
+            "residual",
+            4,
+            "block.0.norm.weight",
+            None,
+            1e-6,
+            gain_offset=1.0,
+        ),
         Norm("norm", NormKind.RMS_NORM, "residual", 4, "norm.weight", None, 1e-6, gain_offset=1.0),
     )
     tensors = (
-        Tensor("embed.weight", (axis("vocabulary", 7, Role.INDEX), axis("residual", 4, Role.WRITE))),
+        Tensor(
+            "embed.weight", (axis("vocabulary", 7, Role.INDEX), axis("residual", 4, Role.WRITE))
+        ),
         Tensor("norm.weight", (axis("residual", 4, Role.NORMALISE),)),
-        Tensor("head.weight", (axis("vocabulary", 7, Role.INDEX), axis("residual", 4)), alias_of="embed.weight"),
+        Tensor(
+            "head.weight",
+            (axis("vocabulary", 7, Role.INDEX), axis("residual", 4)),
+            alias_of="embed.weight",
+        ),
     )
     return Anatomy(
         family="toy",
@@ -39,17 +82,27 @@ def toy_anatomy(terminal: bool = True) -> Anatomy:
         tensors=tensors,
         maps=(),
         norms=norms,
-        stacks=(Stack("decoder", "residual", 4, ("block.0",), "norm" if terminal else None, causal=True),),
+        stacks=(
+            Stack(
+                "decoder", "residual", 4, ("block.0",), "norm" if terminal else None, causal=True
+            ),
+        ),
         sites=(),
         positions=Positions.ROTARY,
         tied=True,
     )
 
 
-def toy_checkpoint(matrix: str = "F32", vector: str = "F32") -> types.SimpleNamespace:
+def toy_checkpoint(matrix: str = "F32", vector: str = "F32", folder=None) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         tensors={"embed.weight": torch.zeros(7, 4), "norm.weight": torch.zeros(4)},
         stored={"embed.weight": matrix, "norm.weight": vector},
+        files=(folder / "deep" / "model.safetensors",) if folder else (),
+        unused={
+            "pooler.weight": types.SimpleNamespace(
+                tensor=torch.zeros(4, 4), stored="F16", reason="a head that the class lacks"
+            )
+        },
     )
 
 
@@ -64,7 +117,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def manifest(folder):
-    return build_manifest("mine", "local", ENTRY, folder, toy_anatomy(), toy_checkpoint())
+    return build_manifest(
+        "mine", "local", ENTRY, folder, toy_anatomy(), toy_checkpoint(folder=folder)
+    )
 
 
 def test_says_what_the_checkpoint_is(manifest):
@@ -74,9 +129,22 @@ def test_says_what_the_checkpoint_is(manifest):
         "source": {"path": "mine", "revision": "local"},
         "files": [
             {"path": "config.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()},
-            {"path": "deep/model.safetensors", "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()},
+            {
+                "path": "deep/model.safetensors",
+                "bytes": 7,
+                "sha256": hashlib.sha256(b"weights").hexdigest(),
+            },
         ],
+        "weights": ["deep/model.safetensors"],
         "weights_sha256": manifest.weights_sha256,
+        "unused": [
+            {
+                "tensor": "pooler.weight",
+                "stored": "F16",
+                "shape": [4, 4],
+                "reason": "a head that the class lacks",
+            }
+        ],
         "family": "toy",
         "architecture": "ToyForCausalLM",
         "stacks": [{"name": "decoder", "blocks": 1, "width": 4}],
@@ -99,32 +167,66 @@ def test_says_what_the_checkpoint_is(manifest):
 @pytest.mark.parametrize(
     ("source", "revision", "provenance", "recorded"),
     [
-        ({"hub": "org/name", "revision": ["0" * 40, "1" * 40]}, "1" * 40, "published", {"hub": "org/name", "revision": "1" * 40}),
+        (
+            {"hub": "org/name", "revision": ["0" * 40, "1" * 40]},
+            "1" * 40,
+            "published",
+            {"hub": "org/name", "revision": "1" * 40},
+        ),
         (
             {"package": "name==1.0", "sha256": "0" * 64, "path": "x"},
             "1.0",
             "published",
             {"package": "name==1.0", "sha256": "0" * 64, "paths": ["x"]},
         ),
-        ({"path": "/data/folder"}, "local", "user supplied", {"path": "folder", "revision": "local"}),
+        (
+            {"path": "/data/folder"},
+            "local",
+            "user supplied",
+            {"path": "folder", "revision": "local"},
+        ),
         (
             {"random_init": {"config": "/data/file.json", "seed": [1, 2]}},
             "seed2",
             "random initialisation",
             {"random_init": {"config": "file.json", "seed": 2}},
         ),
-        ({"trained": {"recipe": "nano", "seed": 1}}, "seed1", "trained here", {"trained": {"recipe": "nano", "seed": 1}}),
+        (
+            {"trained": {"recipe": "nano", "seed": 1}},
+            "seed1",
+            "trained here",
+            {"trained": {"recipe": "nano", "seed": 1}},
+        ),
     ],
 )
 def test_provenance(folder, source, revision, provenance, recorded):
-    manifest = build_manifest("mine", revision, {**ENTRY, "source": source}, folder, toy_anatomy(), toy_checkpoint())
+    manifest = build_manifest(
+        "mine",
+        revision,
+        {**ENTRY, "source": source},
+        folder,
+        toy_anatomy(),
+        toy_checkpoint(folder=folder),
+    )
     assert manifest.provenance == provenance
     assert manifest.source == recorded
 
 
 def test_without_terminal_norm(folder):
-    manifest = build_manifest("mine", "local", {**ENTRY, "licence": None}, folder, toy_anatomy(terminal=False), toy_checkpoint())
-    assert (manifest.terminal_norm, manifest.gain_offset, manifest.norm_kind, manifest.licence) == (None, 1.0, "RMSNorm", None)
+    manifest = build_manifest(
+        "mine",
+        "local",
+        {**ENTRY, "licence": None},
+        folder,
+        toy_anatomy(terminal=False),
+        toy_checkpoint(),
+    )
+    assert (manifest.terminal_norm, manifest.gain_offset, manifest.norm_kind, manifest.licence) == (
+        None,
+        1.0,
+        "RMSNorm",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +256,9 @@ def test_values_are_counted_per_stored_dtype(folder):
 def test_round_trip_and_same_bytes(manifest, folder, tmp_path):
     write_manifest(tmp_path / "checkpoint.json", manifest)
     assert Manifest.read(tmp_path / "checkpoint.json") == manifest
-    again = build_manifest("mine", "local", ENTRY, folder, toy_anatomy(), toy_checkpoint())
+    again = build_manifest(
+        "mine", "local", ENTRY, folder, toy_anatomy(), toy_checkpoint(folder=folder)
+    )
     write_manifest(tmp_path / "again.json", again)
     content = tmp_path.joinpath("checkpoint.json").read_bytes()
     assert content == tmp_path.joinpath("again.json").read_bytes()
@@ -162,14 +266,33 @@ def test_round_trip_and_same_bytes(manifest, folder, tmp_path):
     assert str(tmp_path).encode() not in content
 
 
-def test_weights_hash_depends_on_content_and_names_but_not_on_order(folder):
+def test_the_hash_of_weights_is_that_of_the_weight_files_alone(folder):
+    weights = ("deep/model.safetensors", "second.safetensors")
+    folder.joinpath("second.safetensors").write_bytes(b"more")
     files = file_records(folder)
-    assert weights_sha256(files) == weights_sha256(files[::-1])
-    lines = sorted(f"{record['sha256']}  {record['path']}\n" for record in files)
-    assert weights_sha256(files) == hashlib.sha256("".join(lines).encode()).hexdigest()
-    before = weights_sha256(files)
-    folder.joinpath("config.json").rename(folder / "renamed.json")
-    assert weights_sha256(file_records(folder)) != before
+    before = weights_sha256(files, weights)
+    assert before == weights_sha256(files[::-1], weights[::-1])
+    lines = sorted(
+        f"{record['sha256']}  {record['path']}\n" for record in files if record["path"] in weights
+    )
+    assert before == hashlib.sha256("".join(lines).encode()).hexdigest()
+    for name in ("README.md", ".DS_Store", ".snakemake_timestamp", "config.json"):
+        folder.joinpath(name).write_bytes(name.encode())
+    folder.joinpath(".cache").mkdir()
+    folder.joinpath(".cache", "lock").write_bytes(b"")
+    assert {record["path"] for record in file_records(folder)} == {
+        *weights,
+        "README.md",
+        "config.json",
+    }
+    assert weights_sha256(file_records(folder), weights) == before
+    folder.joinpath("second.safetensors").write_bytes(b"other")
+    assert weights_sha256(file_records(folder), weights) != before
+    folder.joinpath("second.safetensors").rename(folder / "third.safetensors")
+    assert (
+        weights_sha256(file_records(folder), ("deep/model.safetensors", "third.safetensors"))
+        != before
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,11 +300,23 @@ def test_weights_hash_depends_on_content_and_names_but_not_on_order(folder):
     [
         (lambda content: content.pop("tied"), "the key tied is missing"),
         (lambda content: content.update(extra=1), "the key extra is unknown"),
-        (lambda content: content.update(parameters="many"), "the key parameters holds 'many', expected int"),
-        (lambda content: content.update(parameters=True), "the key parameters holds True, expected int"),
-        (lambda content: content.update(licence=3), "the key licence holds 3, expected str or NoneType"),
+        (
+            lambda content: content.update(parameters="many"),
+            "the key parameters holds 'many', expected int",
+        ),
+        (
+            lambda content: content.update(parameters=True),
+            "the key parameters holds True, expected int",
+        ),
+        (
+            lambda content: content.update(licence=3),
+            "the key licence holds 3, expected str or NoneType",
+        ),
         (lambda content: content["files"].append("x"), "files holds 'x'"),
-        (lambda content: content["files"][0].update(sha256="0" * 64), "weights_sha256 does not follow from files"),
+        (
+            lambda content: content["files"][1].update(sha256="0" * 64),
+            "weights_sha256 does not follow from files",
+        ),
     ],
 )
 def test_a_manifest_that_is_wrong_is_refused(manifest, tmp_path, change, message):

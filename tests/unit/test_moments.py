@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from normgauge.errors import InputError
-from normgauge.moments import METHODS, Accumulator, Moments, merge, merge_all, read_moments, write_moments
+from normgauge.moments import (
+    METHODS,
+    Accumulator,
+    Moments,
+    merge,
+    merge_all,
+    read_moments,
+    write_moments,
+)
 
 TOLERANCE = {"cov32": 2e-5, "cov64": 1e-12, "tsqr64": 1e-12}
 
@@ -40,8 +48,15 @@ def exact_bottom(x, centred=True):
         rows = flint.arb_mat(x.tolist())
         ones = flint.arb_mat([[1] * len(x)])
         mean = ones * rows / len(x)
-        centre = mean.transpose() * mean * len(x) if centred else flint.arb_mat(x.shape[1], x.shape[1])
-        return float(min(value.real for value in flint.acb_mat(rows.transpose() * rows - centre).eig(multiple=True)).sqrt())
+        centre = (
+            mean.transpose() * mean * len(x) if centred else flint.arb_mat(x.shape[1], x.shape[1])
+        )
+        return float(
+            min(
+                value.real
+                for value in flint.acb_mat(rows.transpose() * rows - centre).eig(multiple=True)
+            ).sqrt()
+        )
     finally:
         flint.ctx.prec = precision
 
@@ -64,7 +79,10 @@ def test_equals_the_definition(method):
 
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=20, deadline=None)
-@given(cuts=st.lists(st.integers(1, 299), min_size=2, max_size=2, unique=True), seed=st.integers(0, 100))
+@given(
+    cuts=st.lists(st.integers(1, 299), min_size=2, max_size=2, unique=True),
+    seed=st.integers(0, 100),
+)
 def test_merge_is_associative_and_equal_to_one_pass(method, cuts, seed):
     x = samples(seed)
     first, second = sorted(cuts)
@@ -88,7 +106,9 @@ def test_centred_moments_do_not_see_a_shift(method):
     x = samples(2)
     close_scatter = accumulate(method, x + 100.0).scatter()
     reference = accumulate(method, x).scatter()
-    np.testing.assert_allclose(close_scatter, reference, atol=100 * TOLERANCE[method] * np.abs(reference).max())
+    np.testing.assert_allclose(
+        close_scatter, reference, atol=100 * TOLERANCE[method] * np.abs(reference).max()
+    )
 
 
 def test_mixed_methods_merge_as_the_less_accurate_one():
@@ -105,14 +125,18 @@ def test_tsqr_resolves_what_the_scatter_cannot():
     bottom = sigma[-1]
     assert abs(measured["tsqr64"][0] - bottom) < 1e-10 * sigma[0]
     assert abs(measured["tsqr64"][0] / bottom - 1) < 1e-5
-    assert abs(measured["cov64"][0] / bottom - 1) > 0.1, "cov64 cannot resolve condition 1.5e9; if it does the comparison is void"
+    assert abs(measured["cov64"][0] / bottom - 1) > 0.1, (
+        "cov64 cannot resolve condition 1.5e9; if it does the comparison is void"
+    )
     np.testing.assert_allclose(measured["tsqr64"], sigma[::-1], atol=1e-12)
 
 
 @pytest.mark.parametrize(("method", "condition"), [("cov64", 3e6), ("tsqr64", 1.5e9)])
 @pytest.mark.parametrize("centred", [True, False])
 def test_massive_coordinates_leave_the_small_directions_their_accuracy(method, condition, centred):
-    """Scales lie along coordinates, in an order that is neither ascending nor descending, as activation outliers do."""
+    """Scales lie along coordinates, in an order that is neither ascending nor descending, as
+    activation outliers do.
+    """
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(96, 24)) + 0.5) * rng.permutation(np.geomspace(1.0, condition, 24))
     moments, bottom = accumulate(method, x), exact_bottom(x, centred)
@@ -126,18 +150,28 @@ def test_massive_coordinates_leave_the_small_directions_their_accuracy(method, c
         assert abs(moments.gram_eigenvalues()[0] * len(x) / bottom**2 - 1) < 1e-12
 
 
-@pytest.mark.parametrize("scales", [np.geomspace(1.0, 3e6, 256), np.r_[np.ones(252), [3e6] * 4]], ids=["geometric", "four massive"])
+@pytest.mark.parametrize(
+    "scales",
+    [np.geomspace(1.0, 3e6, 256), np.r_[np.ones(252), [3e6] * 4]],
+    ids=["geometric", "four massive"],
+)
 def test_the_values_of_a_wide_scatter_beside_massive_coordinates_are_those_of_its_factor(scales):
-    """Wide enough for LAPACK to divide and conquer, which is where a scatter's small values were lost."""
+    """Wide enough for LAPACK to divide and conquer, which is where a scatter's small values were
+    lost.
+    """
     rng = np.random.default_rng(5)
     x = rng.normal(size=(1024, 256)) * rng.permutation(scales)
-    scatter, factor = (accumulate(method, x, 512).spectrum().values for method in ("cov64", "tsqr64"))
+    scatter, factor = (
+        accumulate(method, x, 512).spectrum().values for method in ("cov64", "tsqr64")
+    )
     np.testing.assert_allclose(scatter, factor, rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["cov64", "tsqr64"])
 def test_a_few_bottom_directions_span_a_wide_null_space_beside_massive_coordinates(method):
-    """40 exact null directions of 256, more than one and fewer than all: LAPACK takes another path than for either."""
+    """40 exact null directions of 256, more than one and fewer than all: LAPACK takes another path
+    than for either.
+    """
     rng = np.random.default_rng(7)
     null = np.linalg.qr(rng.normal(size=(256, 40)))[0]
     x = rng.normal(size=(1024, 256)) * np.r_[np.ones(252), [1e3] * 4]
@@ -146,7 +180,12 @@ def test_a_few_bottom_directions_span_a_wide_null_space_beside_massive_coordinat
     bottom = spectrum.bottom(40)
     np.testing.assert_allclose(bottom.T @ bottom, np.eye(40), atol=1e-12)
     assert np.linalg.svd(null.T @ bottom)[1].min() > 1 - 1e-9
-    assert spectrum.values[39] <= moments.accumulator_floor(spectrum.values[-1]) < 1 < spectrum.values[40]
+    assert (
+        spectrum.values[39]
+        <= moments.accumulator_floor(spectrum.values[-1])
+        < 1
+        < spectrum.values[40]
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 24, 25, 26])
@@ -172,12 +211,17 @@ def test_spectrum_is_the_svd(method, centred):
     x = samples(4)
     moments = accumulate(method, x)
     _, sigma, vectors = np.linalg.svd(x - x.mean(0) if centred else x, full_matrices=False)
-    values, directions = moments.spectrum(centred).values, moments.spectrum(centred).bottom(moments.d)
+    values, directions = (
+        moments.spectrum(centred).values,
+        moments.spectrum(centred).bottom(moments.d),
+    )
     np.testing.assert_allclose(values, sigma[::-1], rtol=1e-10)
     np.testing.assert_allclose(np.abs(np.sum(directions.T * vectors[::-1], axis=1)), 1.0, rtol=1e-8)
     direction = vectors[2]
     assert moments.length_along(direction, centred) == pytest.approx(sigma[2], rel=1e-10)
-    np.testing.assert_allclose(moments.gram_eigenvalues()[-1], np.linalg.svd(x)[1][0] ** 2 / len(x), rtol=1e-10)
+    np.testing.assert_allclose(
+        moments.gram_eigenvalues()[-1], np.linalg.svd(x)[1][0] ** 2 / len(x), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -243,7 +287,9 @@ def with_threads(threads, method, x):
 
 def test_cov64_has_the_same_bits_on_one_and_two_threads():
     x = samples(6, n=4096, d=384)
-    (one, sigma_one, bottom_one), (two, sigma_two, bottom_two) = (with_threads(threads, "cov64", x) for threads in (1, 2))
+    (one, sigma_one, bottom_one), (two, sigma_two, bottom_two) = (
+        with_threads(threads, "cov64", x) for threads in (1, 2)
+    )
     np.testing.assert_array_equal(bottom_one, bottom_two)
     np.testing.assert_array_equal(one.matrix, two.matrix)
     np.testing.assert_array_equal(one.mean, two.mean)
@@ -252,5 +298,7 @@ def test_cov64_has_the_same_bits_on_one_and_two_threads():
 
 def test_tsqr64_differs_by_rounding_only_between_one_and_two_threads():
     x = samples(6, n=4096, d=384)
-    (_, sigma_one, _), (_, sigma_two, _) = (with_threads(threads, "tsqr64", x) for threads in (1, 2))
+    (_, sigma_one, _), (_, sigma_two, _) = (
+        with_threads(threads, "tsqr64", x) for threads in (1, 2)
+    )
     np.testing.assert_allclose(sigma_one, sigma_two, rtol=0, atol=1e-14 * sigma_one.max())

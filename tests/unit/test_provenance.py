@@ -3,6 +3,8 @@
 import ast
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 from safetensors import SafetensorError
@@ -38,12 +40,17 @@ def test_atomic_folder_replaces_an_older_one(tmp_path):
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
-        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        ),
     ],
     ids=["system", "safetensors"],
 )
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, error):
-    with pytest.raises(InputError, match=r"disk full while writing file\.bin"), atomic_path(tmp_path / "file.bin") as temporary:
+    with (
+        pytest.raises(InputError, match=r"disk full while writing .*file\.bin: free"),
+        atomic_path(tmp_path / "file.bin") as temporary,
+    ):
         temporary.write_bytes(b"half")
         raise error
     assert list(tmp_path.iterdir()) == []
@@ -55,19 +62,56 @@ def test_sha256_of_known_bytes(tmp_path):
     assert sha256_file(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
+@pytest.mark.parametrize("secret", ["user:word", "token", "us%40er:w@rd", "user:"])
+def test_no_message_holds_the_credentials_of_a_url(secret):
+    said = str(
+        InputError(
+            f"model: http://{secret}@hub.example:80/a@b answered 500, see https://hub.example"
+        )
+    )
+    assert said == "model: http://hub.example:80/a@b answered 500, see https://hub.example"
+
+
 def test_error_messages_are_one_line():
     assert str(InputError("two\n   lines")) == "two lines"
 
 
-@pytest.mark.parametrize("folder", [True, False])
-def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path, monkeypatch, folder):
-    with atomic_path(tmp_path / "out") as left:
-        left.write_text("first")
-    left.mkdir() if folder else left.write_text("half")
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # the next writer is another process
+KILLED = """
+import os, sys
+from normgauge.provenance import atomic_path
+with atomic_path(sys.argv[1]) as temporary:
+    temporary.mkdir() if sys.argv[2] == "folder" else temporary.write_text("half", encoding="utf-8")
+    os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path, kind):
+    environment = {**os.environ, "PYTHONPATH": str(provenance.LIBRARY.parent)}
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", KILLED, str(tmp_path / "out"), kind], env=environment
+        ).returncode
+        == 9
+    )
+    assert len(list(tmp_path.iterdir())) == 1
     with atomic_path(tmp_path / "out") as temporary:
-        assert not left.exists()
+        assert list(tmp_path.iterdir()) == []
         temporary.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_writers_of_one_path_share_nothing(tmp_path, monkeypatch):
+    """A job that outlived its run, and the one that was started in its place."""
+    with atomic_path(tmp_path / "out") as first:
+        first.write_text("the older job's")
+        monkeypatch.setattr(os, "getpid", os.getppid)  # another process, which lives
+        with atomic_path(tmp_path / "out") as second:
+            second.write_text("the newer job's")
+            assert first.read_text() == "the older job's"
+        assert (tmp_path / "out").read_text() == "the newer job's"
+        monkeypatch.undo()
+    assert (tmp_path / "out").read_text() == "the older job's"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -127,13 +171,17 @@ def test_closures_of_many_scripts_parse_each_module_once(library, tmp_path, monk
     other = tmp_path / "other.py"
     other.write_text("from normgauge.a import one\n")
     parsed, parse = [], ast.parse
-    monkeypatch.setattr(ast, "parse", lambda text, filename: parsed.append(filename) or parse(text, filename))
+    monkeypatch.setattr(
+        ast, "parse", lambda text, filename: parsed.append(filename) or parse(text, filename)
+    )
     closures = [import_closure(each) for each in (script, other, script)]
     assert closures[0] == closures[2]
     assert sorted(parsed) == sorted(str(path) for path in {*closures[0], other})
 
 
-@pytest.mark.parametrize(("edited", "changes"), [("b/x.py", True), ("a/one.py", True), ("c.py", False)])
+@pytest.mark.parametrize(
+    ("edited", "changes"), [("b/x.py", True), ("a/one.py", True), ("c.py", False)]
+)
 def test_code_hash_changes_exactly_with_what_is_imported(library, edited, changes):
     root, script = library
     before = code_hash(script)

@@ -1,4 +1,6 @@
-"""Containers: what is written comes back, and every malformed file is refused with one line that names it."""
+"""Containers: what is written comes back, and every malformed file is refused with one line that
+names it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from normgauge.checkpoints.readers import ctranslate2_reader, gguf_reader, safetensors_reader, torch_reader
+from normgauge.checkpoints.readers import (
+    ctranslate2_reader,
+    gguf_reader,
+    safetensors_reader,
+    torch_reader,
+)
 from normgauge.errors import InputError
 
-TENSORS = {"a.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b.bias": torch.tensor([1.5, -2.0], dtype=torch.float16)}
+TENSORS = {
+    "a.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+    "b.bias": torch.tensor([1.5, -2.0], dtype=torch.float16),
+}
 
 
 def refused(call, *words):
@@ -45,7 +55,9 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
 def test_safetensors_round_trip(tmp_path):
     save_file(TENSORS, tmp_path / "model.safetensors", metadata={"format": "pt"})
     weights = safetensors_reader.read(tmp_path)
-    assert {name: torch.equal(weights.tensors[name], tensor) for name, tensor in TENSORS.items()} == dict.fromkeys(TENSORS, True)
+    assert {
+        name: torch.equal(weights.tensors[name], tensor) for name, tensor in TENSORS.items()
+    } == dict.fromkeys(TENSORS, True)
     assert weights.stored == {"a.weight": "F32", "b.bias": "F16"}
     assert weights.files == (tmp_path / "model.safetensors",)
 
@@ -58,22 +70,64 @@ MALFORMED_SAFETENSORS = {
     "same name twice": (safetensors_bytes(b'{"a": {}, "a": {}}', b""), "'a' occurs twice"),
     "missing key": (safetensors_bytes({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "tensor a"),
     "unknown dtype": (safetensors_bytes({"a": entry(dtype="F31")}, bytes(8)), "dtype F31"),
-    "eight-bit float": (safetensors_bytes({"a": entry(dtype="F8_E4M3", offsets=(0, 2))}, bytes(2)), "tensor a has dtype F8_E4M3"),
+    "eight-bit float": (
+        safetensors_bytes({"a": entry(dtype="F8_E4M3", offsets=(0, 2))}, bytes(2)),
+        "tensor a has dtype F8_E4M3",
+    ),
     "negative dimension": (safetensors_bytes({"a": entry(shape=(-2,))}, bytes(8)), "shape [-2]"),
-    "boolean dimension": (safetensors_bytes({"a": entry(shape=(True,), offsets=(0, 4))}, bytes(4)), "shape [true]"),
-    "negative offset": (safetensors_bytes({"a": entry(offsets=(-8, 0))}, bytes(8)), "data_offsets [-8, 0]"),
-    "reversed offsets": (safetensors_bytes({"a": entry(offsets=(8, 0))}, bytes(8)), "data_offsets [8, 0]"),
-    "size is not shape x dtype": (safetensors_bytes({"a": entry(shape=(3,))}, bytes(8)), "spans 8 bytes"),
-    "overlap": (safetensors_bytes({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12)), "tensor b at offset 4 overlaps"),
-    "hole": (safetensors_bytes({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)), "tensor b at offset 12 leaves a hole of 4 bytes"),
-    "hole at the start": (safetensors_bytes({"a": entry(offsets=(4, 12))}, bytes(12)), "hole of 4 bytes"),
+    "boolean dimension": (
+        safetensors_bytes({"a": entry(shape=(True,), offsets=(0, 4))}, bytes(4)),
+        "shape [true]",
+    ),
+    "negative offset": (
+        safetensors_bytes({"a": entry(offsets=(-8, 0))}, bytes(8)),
+        "data_offsets [-8, 0]",
+    ),
+    "reversed offsets": (
+        safetensors_bytes({"a": entry(offsets=(8, 0))}, bytes(8)),
+        "data_offsets [8, 0]",
+    ),
+    "size is not shape x dtype": (
+        safetensors_bytes({"a": entry(shape=(3,))}, bytes(8)),
+        "spans 8 bytes",
+    ),
+    "overlap": (
+        safetensors_bytes({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12)),
+        "tensor b at offset 4 overlaps",
+    ),
+    "hole": (
+        safetensors_bytes({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20)),
+        "tensor b at offset 12 leaves a hole of 4 bytes",
+    ),
+    "hole at the start": (
+        safetensors_bytes({"a": entry(offsets=(4, 12))}, bytes(12)),
+        "hole of 4 bytes",
+    ),
     "truncated payload": (safetensors_bytes({"a": entry()}, bytes(7)), "payload of 7 bytes"),
-    "dtype that is a list": (safetensors_bytes({"a": entry(dtype=["F32"])}, bytes(8)), "dtype ['F32']"),
-    "metadata that are no text": (safetensors_bytes({"__metadata__": {"a": 5}, "a": entry()}, bytes(8)), "safetensors library refuses"),
-    "dimension beyond 64 bits": (safetensors_bytes({"a": entry(shape=(0, 1 << 70), offsets=(0, 0))}, b""), "below 2^63"),
-    "dimension of 4000 digits": (safetensors_bytes({"a": entry(shape=(10**4000, 10**4000))}, bytes(8)), "below 2^63"),
-    "number of 5000 digits": (safetensors_bytes(b'{"a": ' + b"9" * 5000 + b"}", b""), "not valid JSON"),
-    "a hundred dimensions": (safetensors_bytes({"a": entry(shape=(1,) * 100, offsets=(0, 4))}, bytes(4)), "at most 64"),
+    "dtype that is a list": (
+        safetensors_bytes({"a": entry(dtype=["F32"])}, bytes(8)),
+        "dtype ['F32']",
+    ),
+    "metadata that are no text": (
+        safetensors_bytes({"__metadata__": {"a": 5}, "a": entry()}, bytes(8)),
+        "safetensors library refuses",
+    ),
+    "dimension beyond 64 bits": (
+        safetensors_bytes({"a": entry(shape=(0, 1 << 70), offsets=(0, 0))}, b""),
+        "below 2^63",
+    ),
+    "dimension of 4000 digits": (
+        safetensors_bytes({"a": entry(shape=(10**4000, 10**4000))}, bytes(8)),
+        "below 2^63",
+    ),
+    "number of 5000 digits": (
+        safetensors_bytes(b'{"a": ' + b"9" * 5000 + b"}", b""),
+        "not valid JSON",
+    ),
+    "a hundred dimensions": (
+        safetensors_bytes({"a": entry(shape=(1,) * 100, offsets=(0, 4))}, bytes(4)),
+        "at most 64",
+    ),
     "bytes after the payload": (safetensors_bytes({"a": entry()}, bytes(9)), "payload of 9 bytes"),
 }
 
@@ -102,10 +156,22 @@ def test_sharded_safetensors(tmp_path):
 @pytest.mark.parametrize(
     ("weight_map", "words"),
     [
-        ({"a.weight": "one.safetensors", "b.bias": "three.safetensors"}, ("three.safetensors", "shard missing")),
-        ({"a.weight": "one.safetensors", "b.bias": "two.safetensors", "c": "two.safetensors"}, ("two.safetensors", "tensor c missing")),
-        ({"a.weight": "one.safetensors", "b.bias": "one.safetensors"}, ("one.safetensors", "tensor b.bias missing")),
-        ({"c": "one.safetensors", "b.bias": "two.safetensors", "a.weight": "one.safetensors"}, ("tensor c missing",)),
+        (
+            {"a.weight": "one.safetensors", "b.bias": "three.safetensors"},
+            ("three.safetensors", "shard missing"),
+        ),
+        (
+            {"a.weight": "one.safetensors", "b.bias": "two.safetensors", "c": "two.safetensors"},
+            ("two.safetensors", "tensor c missing"),
+        ),
+        (
+            {"a.weight": "one.safetensors", "b.bias": "one.safetensors"},
+            ("one.safetensors", "tensor b.bias missing"),
+        ),
+        (
+            {"c": "one.safetensors", "b.bias": "two.safetensors", "a.weight": "one.safetensors"},
+            ("tensor c missing",),
+        ),
         ({"a.weight": "one.safetensors", "b.bias": "../two.safetensors"}, ("plain file name",)),
         ({"a.weight": ""}, ("plain file name",)),
         ({"a.weight": 3}, ("weight_map",)),
@@ -121,13 +187,21 @@ def test_shards_that_disagree_with_their_index(tmp_path, weight_map, words):
 def test_an_index_with_a_number_of_5000_digits(tmp_path):
     write_shards(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": ' + "9" * 5000 + "}")
-    refused(lambda: safetensors_reader.read(tmp_path), "model.safetensors.index.json", "thousands of digits")
+    refused(
+        lambda: safetensors_reader.read(tmp_path),
+        "model.safetensors.index.json",
+        "thousands of digits",
+    )
 
 
 def test_a_shard_with_an_unlisted_tensor(tmp_path):
     write_shards(tmp_path, {"b.bias": "two.safetensors"})
     save_file(TENSORS, tmp_path / "two.safetensors")
-    refused(lambda: safetensors_reader.read(tmp_path), "two.safetensors", "tensor a.weight is not listed")
+    refused(
+        lambda: safetensors_reader.read(tmp_path),
+        "two.safetensors",
+        "tensor a.weight is not listed",
+    )
 
 
 # torch
@@ -159,9 +233,14 @@ def test_pickled_code_is_refused_and_not_run(tmp_path, container):
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps({"b": Payload(witness)}))
-    refused(lambda: torch_reader.read(tmp_path), "pytorch_model.bin", "refused: the file holds pickled objects beyond tensors")
+    refused(
+        lambda: torch_reader.read(tmp_path),
+        "pytorch_model.bin",
+        "refused: the file holds pickled objects beyond tensors",
+    )
     assert not witness.exists()
-    pickle.loads(pickle.dumps(Payload(witness)))  # the payload is live: unpickling it does leave the file
+    # the payload is live: unpickling it does leave the file
+    pickle.loads(pickle.dumps(Payload(witness)))
     assert witness.exists()
 
 
@@ -172,8 +251,14 @@ def test_pickled_code_is_refused_and_not_run(tmp_path, container):
         ([torch.zeros(2)], "found list"),
         ({}, "expected a dictionary"),
         ({"a": torch.zeros(2, dtype=torch.complex64)}, "tensor a is stored as torch.complex64"),
-        ({"a": torch.zeros(1).expand(10**7, 10**6)}, "tensor a of shape [10000000, 1000000] is larger than what the file stores"),
-        ({"a": torch.empty(2, device="meta")}, "tensor a of shape [2] is larger than what the file stores"),
+        (
+            {"a": torch.zeros(1).expand(10**7, 10**6)},
+            "tensor a of shape [10000000, 1000000] is larger than what the file stores",
+        ),
+        (
+            {"a": torch.empty(2, device="meta")},
+            "tensor a of shape [2] is larger than what the file stores",
+        ),
     ],
 )
 def test_torch_files_that_are_no_state_dictionaries(tmp_path, content, words):
@@ -203,13 +288,18 @@ def test_damaged_torch_files(tmp_path):
 def repacked(path, edit=lambda name, content: content, compression=zipfile.ZIP_STORED):
     """Write the archive of TENSORS again with each record's content edited."""
     torch.save(TENSORS, path.with_name("full"))
-    with zipfile.ZipFile(path.with_name("full")) as source, zipfile.ZipFile(path, "w", compression) as target:
+    with (
+        zipfile.ZipFile(path.with_name("full")) as source,
+        zipfile.ZipFile(path, "w", compression) as target,
+    ):
         for member in source.infolist():
             target.writestr(member.filename, edit(member.filename, source.read(member)))
 
 
 def test_repacked_torch_file(tmp_path):
-    """The control of the refusals below: without an edit the same way of writing gives a file that reads as it should."""
+    """The control of the refusals below: without an edit the same way of writing gives a file that
+    reads as it should.
+    """
     repacked(tmp_path / "pytorch_model.bin")
     read = torch_reader.read(tmp_path).tensors
     assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
@@ -218,10 +308,10 @@ def test_repacked_torch_file(tmp_path):
 @pytest.mark.parametrize(
     ("length", "compression", "words"),
     [
-        (0, zipfile.ZIP_STORED, "has 0 bytes of 0, its tensors need 24"),
-        (12, zipfile.ZIP_STORED, "has 12 bytes of 12, its tensors need 24"),
-        (28, zipfile.ZIP_STORED, "has 28 bytes of 28, its tensors need 24"),
-        (24, zipfile.ZIP_DEFLATED, "is compressed; expected stored values"),
+        (0, zipfile.ZIP_STORED, "record full/data/0 has 0 bytes of 0, its tensors need 24"),
+        (12, zipfile.ZIP_STORED, "record full/data/0 has 12 bytes of 12, its tensors need 24"),
+        (28, zipfile.ZIP_STORED, "record full/data/0 has 28 bytes of 28, its tensors need 24"),
+        (24, zipfile.ZIP_DEFLATED, "record full/data.pkl is compressed; expected stored values"),
     ],
 )
 def test_records_that_are_not_their_tensors_values(tmp_path, length, compression, words):
@@ -230,11 +320,80 @@ def test_records_that_are_not_their_tensors_values(tmp_path, length, compression
         lambda name, content: (content * 2)[:length] if name.endswith("data/0") else content,
         compression,
     )
-    refused(lambda: torch_reader.read(tmp_path), "pytorch_model.bin", "record full/data/0", words)
+    refused(lambda: torch_reader.read(tmp_path), "pytorch_model.bin", words)
+
+
+class Makes:
+    """Pickles to a call of bytearray, which torch's restricted unpickler allows."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __reduce__(self):
+        return (bytearray, (self.size,))
+
+
+def torch_pickles(content):
+    """A torch file of the older kind without storages."""
+    parts = (
+        torch.serialization.MAGIC_NUMBER,
+        torch.serialization.PROTOCOL_VERSION,
+        {"little_endian": True},
+        content,
+        [],
+    )
+    return b"".join(pickle.dumps(part, protocol=2) for part in parts)
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_memory_is_not_made_of_a_number_in_a_pickle(tmp_path, older):
+    """A file of some hundred bytes asks for 8 GB; the control is the same file asking for 8 bytes,
+    which torch makes.
+    """
+    for size in (8, 1 << 33):
+        content = {"a": Makes(size)}
+        path = tmp_path / "pytorch_model.bin"
+        if older:
+            path.write_bytes(torch_pickles(content))
+        else:
+            torch.save(content, path)
+        if size == 8:
+            assert torch.load(path, weights_only=True) == {"a": bytearray(8)}
+        refused(
+            lambda: torch_reader.read(tmp_path), "holds pickled objects beyond tensors (bytearray)"
+        )
+
+
+def test_a_storage_whose_values_are_not_listed(tmp_path):
+    """torch would leave it as the memory happened to be."""
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(
+        {"a": torch.ones(3), "b": torch.zeros(3)}, path, _use_new_zipfile_serialization=False
+    )
+    assert set(torch_reader.read(tmp_path).tensors) == {"a", "b"}
+    content = path.read_bytes()
+    end = content.rindex(b"e.")  # of the list of keys
+    second = content.rindex(b"X", 0, end)
+    path.write_bytes(content[:second] + content[end:])
+    assert len(torch.load(path, weights_only=True)) == 2
+    refused(lambda: torch_reader.read(tmp_path), "does not list the storages that its tensors need")
+
+
+def test_storages_larger_than_their_file(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    count = content.index(b"cpu") + 3
+    while content[count : count + 2] != b"K\x03":  # the number of values, one byte
+        count += 1
+    path.write_bytes(content[:count] + b"J" + struct.pack("<i", 1 << 30) + content[count + 2 :])
+    refused(lambda: torch_reader.read(tmp_path), f"its tensors need {4 << 30} bytes")
 
 
 def test_a_record_that_reaches_into_the_next_one(tmp_path):
-    """The directory states the right size, but fewer bytes lie between this record's header and the next."""
+    """The directory states the right size, but fewer bytes lie between this record's header and the
+    next.
+    """
     path = tmp_path / "pytorch_model.bin"
     repacked(path, lambda name, content: content[:12] if name.endswith("data/0") else content)
     content = bytearray(path.read_bytes())
@@ -242,7 +401,25 @@ def test_a_record_that_reaches_into_the_next_one(tmp_path):
     assert content[entry : entry + 4] == b"PK\x01\x02"
     content[entry + 20 : entry + 28] = struct.pack("<II", 24, 24)
     path.write_bytes(content)
-    refused(lambda: torch_reader.read(tmp_path), "record full/data/0 has 12 bytes of 24, its tensors need 24")
+    refused(
+        lambda: torch_reader.read(tmp_path),
+        "record full/data/0 has 12 bytes of 24, its tensors need 24",
+    )
+
+
+def test_a_directory_that_takes_one_record_for_another(tmp_path):
+    """Both records have the size that is asked for, and torch would read the first one twice."""
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(3), "b": torch.ones(3)}, path)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        place = archive.getinfo("pytorch_model/data/0").header_offset
+    entry = content.rindex(b"pytorch_model/data/1") - 46
+    content[entry + 42 : entry + 46] = struct.pack("<I", place)
+    path.write_bytes(content)
+    mapped = torch.load(path, weights_only=True, mmap=True)
+    assert torch.equal(mapped["a"], mapped["b"])  # the fault that is refused
+    refused(lambda: torch_reader.read(tmp_path), "pytorch_model.bin", "File name in directory")
 
 
 def test_torch_records_of_every_kind_are_read(tmp_path):
@@ -290,7 +467,9 @@ def llama_tensors(seed=0):
         "blk.0.ffn_up.weight": (FFN, WIDTH),
         "blk.0.ffn_down.weight": (WIDTH, FFN),
     }
-    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
 
 
 def write_gguf(path, tensors, family="llama", quantised=(), **fields):
@@ -319,7 +498,9 @@ def write_gguf(path, tensors, family="llama", quantised=(), **fields):
 
 
 def interleaved(weight, heads):
-    """llama.cpp's row order: within each head, row i of the first half is followed by row i of the second."""
+    """llama.cpp's row order: within each head, row i of the first half is followed by row i of the
+    second.
+    """
     first, second = np.split(weight.reshape(heads, -1, weight.shape[1]), 2, axis=1)
     return np.stack([first, second], axis=2).reshape(weight.shape)
 
@@ -338,7 +519,9 @@ def test_gguf_round_trip(tmp_path):
         (f"{block}.self_attn.k_proj", "attn_k"),
         (f"{block}.mlp.down_proj", "ffn_down"),
     ):
-        assert np.array_equal(weights.tensors[f"{name}.weight"].numpy(), tensors[f"blk.0.{source}.weight"]), name
+        assert np.array_equal(
+            weights.tensors[f"{name}.weight"].numpy(), tensors[f"blk.0.{source}.weight"]
+        ), name
     assert weights.stored["model.embed_tokens.weight"] == "Q8_0"
     assert weights.stored[f"{block}.self_attn.v_proj.weight"] == "F16"
     assert weights.stored["model.norm.weight"] == "F32"
@@ -346,7 +529,17 @@ def test_gguf_round_trip(tmp_path):
     step = np.abs(tensors["token_embd.weight"]).max() / 127
     assert 0 < np.abs(embedding - tensors["token_embd.weight"]).max() < step
     config = gguf_reader.stored_config(tmp_path)
-    assert (config["rms_norm_eps"], config["rope_theta"], config["head_dim"], config["tie_word_embeddings"]) == (1e-5, 1e5, 16, True)
+    assert (
+        config["rms_norm_eps"],
+        config["rope_parameters"]["rope_theta"],
+        config["head_dim"],
+        config["tie_word_embeddings"],
+    ) == (
+        1e-5,
+        1e5,
+        16,
+        True,
+    )
 
 
 def test_qwen_rows_are_not_interleaved(tmp_path):
@@ -379,7 +572,10 @@ MALFORMED_GGUF = {
     "empty": (lambda content: b"", "truncated"),
     "magic": (lambda content: b"GGML" + content[4:], "does not start with 'GGUF'"),
     "version": (lambda content: patched(content, 4, "I", 1), "GGUF version 1"),
-    "big-endian version": (lambda content: content[:4] + struct.pack(">I", 3) + content[8:], "GGUF version"),
+    "big-endian version": (
+        lambda content: content[:4] + struct.pack(">I", 3) + content[8:],
+        "GGUF version",
+    ),
     "tensor count": (lambda content: patched(content, 8, "Q", 1 << 60), "tiny.gguf: "),
     "field count": (lambda content: patched(content, 16, "Q", 1 << 60), "tiny.gguf: "),
     "key length": (lambda content: patched(content, 24, "Q", 1 << 60), "truncated: key"),
@@ -391,7 +587,9 @@ MALFORMED_GGUF = {
         "tensor token_embd.weight has 9 dimensions",
     ),
     "dimension": (
-        lambda content: patched(content, entry_position(content, "token_embd.weight") + 4, "Q", 1 << 50),
+        lambda content: patched(
+            content, entry_position(content, "token_embd.weight") + 4, "Q", 1 << 50
+        ),
         "tensor output_norm.weight at offset",
     ),
     "no rows": (
@@ -399,7 +597,9 @@ MALFORMED_GGUF = {
         "tensor token_embd.weight has shape [0, 64], so it holds nothing",
     ),
     "type": (
-        lambda content: patched(content, entry_position(content, "token_embd.weight") + 20, "I", 999),
+        lambda content: patched(
+            content, entry_position(content, "token_embd.weight") + 20, "I", 999
+        ),
         "tensor token_embd.weight has type 999",
     ),
     "block size": (
@@ -411,15 +611,36 @@ MALFORMED_GGUF = {
         ),
         "rows of 63 values",
     ),
-    "overlap": (lambda content: patched(content, entry_position(content, "output_norm.weight") + 16, "Q", 32), "overlaps"),
-    "hole": (lambda content: patched(content, entry_position(content, "blk.0.ffn_down.weight") + 24, "Q", 1 << 20), "hole"),
-    "same tensor twice": (lambda content: content.replace(b"blk.0.ffn_norm.weight", b"blk.0.ffn_gate.weight"), "occurs twice"),
+    "overlap": (
+        lambda content: patched(
+            content, entry_position(content, "output_norm.weight") + 16, "Q", 32
+        ),
+        "overlaps",
+    ),
+    "hole": (
+        lambda content: patched(
+            content, entry_position(content, "blk.0.ffn_down.weight") + 24, "Q", 1 << 20
+        ),
+        "hole",
+    ),
+    "same tensor twice": (
+        lambda content: content.replace(b"blk.0.ffn_norm.weight", b"blk.0.ffn_gate.weight"),
+        "occurs twice",
+    ),
     "same key twice": (
         lambda content: content.replace(b"llama.context_length", b"general.architecture"),
         "'general.architecture' occurs twice",
     ),
-    "value type": (lambda content: patched(content, entry_position(content, "general.architecture"), "I", 77), "value type 77"),
-    "array count": (lambda content: patched(content, entry_position(content, "tokenizer.ggml.tokens") + 8, "Q", 1 << 40), "claims"),
+    "value type": (
+        lambda content: patched(content, entry_position(content, "general.architecture"), "I", 77),
+        "value type 77",
+    ),
+    "array count": (
+        lambda content: patched(
+            content, entry_position(content, "tokenizer.ggml.tokens") + 8, "Q", 1 << 40
+        ),
+        "truncated: value of tokenizer.ggml.tokens",
+    ),
 }
 
 
@@ -435,9 +656,13 @@ def test_malformed_gguf(tmp_path, gguf_content, case):
 def test_gguf_that_cannot_be_mapped(tmp_path):
     path = tmp_path / "tiny.gguf"
     write_gguf(path, llama_tensors(), family="mamba")
-    refused(lambda: gguf_reader.read(tmp_path), "architecture 'mamba'", "llama, qwen2, qwen3")
+    refused(
+        lambda: gguf_reader.read(tmp_path),
+        "architecture 'mamba'",
+        "gemma2, gemma3, gpt2, llama, qwen2, qwen3, t5, t5encoder",
+    )
     write_gguf(path, llama_tensors(), rope__scaling__type="yarn")
-    refused(lambda: gguf_reader.read(tmp_path), "rotary scaling 'yarn'")
+    refused(lambda: gguf_reader.read(tmp_path), "key llama.rope.scaling.type is yarn")
     write_gguf(path, {**llama_tensors(), "rope_freqs.weight": np.ones(32, np.float32)})
     refused(lambda: gguf_reader.read(tmp_path), "tensor rope_freqs.weight has no place")
     write_gguf(path, {**llama_tensors(), "blk.0.attn_norm.scale": np.ones(32, np.float32)})
@@ -449,7 +674,12 @@ def test_gguf_that_cannot_be_mapped(tmp_path):
 # CTranslate2
 
 CT2_WIDTH, CT2_HEADS, CT2_FFN, CT2_VOCABULARY = 8, 2, 16, 12
-CODES = {np.dtype(np.float16): 4, np.dtype(np.float32): 0, np.dtype(np.int8): 1, np.dtype(np.int16): 2}
+CODES = {
+    np.dtype(np.float16): 4,
+    np.dtype(np.float32): 0,
+    np.dtype(np.int8): 1,
+    np.dtype(np.int16): 2,
+}
 
 
 def whisper_variables(seed=0):
@@ -470,8 +700,14 @@ def whisper_variables(seed=0):
     def norm(name):
         variables[f"{name}/gamma"], variables[f"{name}/beta"] = values(width), values(width)
 
-    variables["encoder/conv1/weight"], variables["encoder/conv1/bias"] = values(width, 5, 3), values(width)
-    variables["encoder/conv2/weight"], variables["encoder/conv2/bias"] = values(width, width, 3), values(width)
+    variables["encoder/conv1/weight"], variables["encoder/conv1/bias"] = (
+        values(width, 5, 3),
+        values(width),
+    )
+    variables["encoder/conv2/weight"], variables["encoder/conv2/bias"] = (
+        values(width, width, 3),
+        values(width),
+    )
     variables["decoder/embeddings/weight"] = values(CT2_VOCABULARY, width)
     for stack, positions in (("encoder", 6), ("decoder", 4)):
         variables[f"{stack}/num_heads"] = np.array(CT2_HEADS, np.int16)
@@ -498,35 +734,66 @@ def ct2_string(text):
 
 
 def ct2_variable(name, values):
-    head = struct.pack(f"<B{values.ndim}IBI", values.ndim, *values.shape, CODES[values.dtype], values.nbytes)
+    head = struct.pack(
+        f"<B{values.ndim}IBI", values.ndim, *values.shape, CODES[values.dtype], values.nbytes
+    )
     return ct2_string(name) + head + values.tobytes()
 
 
-def ct2_bytes(variables, aliases=(("decoder/projection/weight", "decoder/embeddings/weight"),), version=6, spec="WhisperSpec"):
+def ct2_bytes(
+    variables,
+    aliases=(("decoder/projection/weight", "decoder/embeddings/weight"),),
+    version=6,
+    spec="WhisperSpec",
+):
     body = b"".join(ct2_variable(name, values) for name, values in variables.items())
-    tail = struct.pack("<I", len(aliases)) + b"".join(ct2_string(alias) + ct2_string(name) for alias, name in aliases)
-    return struct.pack("<I", version) + ct2_string(spec) + struct.pack("<II", 3, len(variables)) + body + tail
+    tail = struct.pack("<I", len(aliases)) + b"".join(
+        ct2_string(alias) + ct2_string(name) for alias, name in aliases
+    )
+    return (
+        struct.pack("<I", version)
+        + ct2_string(spec)
+        + struct.pack("<II", 3, len(variables))
+        + body
+        + tail
+    )
 
 
 def test_ctranslate2_round_trip(tmp_path):
     variables = whisper_variables()
     (tmp_path / "model.bin").write_bytes(ct2_bytes(variables))
     config = ctranslate2_reader.stored_config(tmp_path)
-    assert (config["d_model"], config["num_mel_bins"], config["encoder_layers"], config["decoder_attention_heads"]) == (8, 5, 1, 2)
-    assert (config["max_source_positions"], config["max_target_positions"], config["vocab_size"]) == (6, 4, 12)
+    assert (
+        config["d_model"],
+        config["num_mel_bins"],
+        config["encoder_layers"],
+        config["decoder_attention_heads"],
+    ) == (8, 5, 1, 2)
+    assert (
+        config["max_source_positions"],
+        config["max_target_positions"],
+        config["vocab_size"],
+    ) == (6, 4, 12)
     assert config["tie_word_embeddings"] is True
     weights = ctranslate2_reader.read(tmp_path)
     fused = variables["decoder/layer_0/self_attention/linear_0/weight"]
     own = "model.decoder.layers.0.self_attn"
     for position, part in enumerate(("q_proj", "k_proj", "v_proj")):
-        assert np.array_equal(weights.tensors[f"{own}.{part}.weight"].numpy(), fused[8 * position : 8 * position + 8])
+        assert np.array_equal(
+            weights.tensors[f"{own}.{part}.weight"].numpy(), fused[8 * position : 8 * position + 8]
+        )
     assert f"{own}.k_proj.bias" not in weights.tensors
-    assert np.array_equal(weights.tensors[f"{own}.v_proj.bias"].numpy(), variables["decoder/layer_0/self_attention/linear_0/bias"][16:])
+    assert np.array_equal(
+        weights.tensors[f"{own}.v_proj.bias"].numpy(),
+        variables["decoder/layer_0/self_attention/linear_0/bias"][16:],
+    )
     assert set(weights.stored.values()) == {"F16"}
 
 
 def test_ctranslate2_without_alias_is_not_tied(tmp_path):
-    variables = whisper_variables() | {"decoder/projection/weight": np.ones((CT2_VOCABULARY, CT2_WIDTH), np.float16)}
+    variables = whisper_variables() | {
+        "decoder/projection/weight": np.ones((CT2_VOCABULARY, CT2_WIDTH), np.float16)
+    }
     (tmp_path / "model.bin").write_bytes(ct2_bytes(variables, aliases=()))
     assert ctranslate2_reader.stored_config(tmp_path)["tie_word_embeddings"] is False
     assert ctranslate2_reader.read(tmp_path).tensors["proj_out.weight"].eq(1).all()
@@ -547,24 +814,51 @@ def key_bias():
 
 
 def one_variable(head):
-    return struct.pack("<I", 6) + ct2_string("WhisperSpec") + struct.pack("<II", 3, 1) + ct2_string("a") + head
+    return (
+        struct.pack("<I", 6)
+        + ct2_string("WhisperSpec")
+        + struct.pack("<II", 3, 1)
+        + ct2_string("a")
+        + head
+    )
 
 
 MALFORMED_CT2 = {
     "empty": (lambda: b"", "truncated: version"),
     "version": (lambda: ct2_bytes(whisper_variables(), version=5), "version 5"),
-    "spec": (lambda: ct2_bytes(whisper_variables(), spec="TransformerSpec"), "spec TransformerSpec"),
+    "spec": (
+        lambda: ct2_bytes(whisper_variables(), spec="TransformerSpec"),
+        "spec TransformerSpec",
+    ),
     "torch file": (lambda: b"PK\3\4" + bytes(100), "container version"),
     "cut in a value": (lambda: ct2_bytes(whisper_variables())[:900], "truncated"),
     "cut in the aliases": (lambda: ct2_bytes(whisper_variables())[:-5], "truncated"),
-    "bytes at the end": (lambda: ct2_bytes(whisper_variables()) + b"x", "1 bytes after the last alias"),
+    "bytes at the end": (
+        lambda: ct2_bytes(whisper_variables()) + b"x",
+        "1 bytes after the last alias",
+    ),
     "string without NUL": (lambda: struct.pack("<IH", 6, 3) + b"abc", "NUL-terminated"),
-    "dtype": (lambda: one_variable(struct.pack("<BIBI", 1, 2, 9, 4)), "variable a has dtype code 9"),
+    "dtype": (
+        lambda: one_variable(struct.pack("<BIBI", 1, 2, 9, 4)),
+        "variable a has dtype code 9",
+    ),
     "size": (lambda: one_variable(struct.pack("<BIBI", 1, 2, 4, 6)), "variable a holds 6 bytes"),
-    "overflowing shape": (lambda: one_variable(struct.pack("<B3IBI", 3, *(1 << 31,) * 3, 4, 0)), "variable a holds 0 bytes"),
-    "size beyond the file": (lambda: one_variable(struct.pack("<BIBI", 1, 1 << 30, 4, 1 << 31)), "truncated: values of a"),
-    "dangling alias": (lambda: ct2_bytes(whisper_variables(), aliases=(("a", "b"),)), "alias a of b"),
-    "duplicate alias": (lambda: ct2_bytes(whisper_variables(), aliases=(("a", "decoder/activation"),) * 2), "alias a"),
+    "overflowing shape": (
+        lambda: one_variable(struct.pack("<B3IBI", 3, *(1 << 31,) * 3, 4, 0)),
+        "variable a holds 0 bytes",
+    ),
+    "size beyond the file": (
+        lambda: one_variable(struct.pack("<BIBI", 1, 1 << 30, 4, 1 << 31)),
+        "truncated: values of a",
+    ),
+    "dangling alias": (
+        lambda: ct2_bytes(whisper_variables(), aliases=(("a", "b"),)),
+        "alias a of b",
+    ),
+    "duplicate alias": (
+        lambda: ct2_bytes(whisper_variables(), aliases=(("a", "decoder/activation"),) * 2),
+        "alias a",
+    ),
     "impossible shape": (
         lambda: one_variable(struct.pack("<B3IBI", 3, 0, *((1 << 32) - 1,) * 2, 4, 0)),
         "impossible shape [0, 4294967295",
@@ -573,8 +867,14 @@ MALFORMED_CT2 = {
         lambda: with_variable("decoder/pre_norm", np.array(np.nan, np.float32)),
         "setting decoder/pre_norm is nan",
     ),
-    "no heads": (lambda: with_variable("encoder/num_heads", np.array(-2, np.int16)), "setting encoder/num_heads is -2"),
-    "missing variable": (lambda: without_variable("decoder/layer_0/ffn/linear_1/bias"), "decoder/layer_0/ffn/linear_1/bias missing"),
+    "no heads": (
+        lambda: with_variable("encoder/num_heads", np.array(-2, np.int16)),
+        "setting encoder/num_heads is -2",
+    ),
+    "missing variable": (
+        lambda: without_variable("decoder/layer_0/ffn/linear_1/bias"),
+        "decoder/layer_0/ffn/linear_1/bias missing",
+    ),
     "alias of a missing embedding": (
         lambda: without_variable("decoder/embeddings/weight"),
         "decoder/projection/weight of decoder/embeddings/weight",
@@ -583,11 +883,25 @@ MALFORMED_CT2 = {
         lambda: with_variable("decoder/adapter/weight", np.ones((2, 2), np.float16)),
         "decoder/adapter/weight has no place",
     ),
-    "unknown setting": (lambda: with_variable("decoder/sliding_window", np.array(4, np.int16)), "setting decoder/sliding_window = 4"),
-    "other activation": (lambda: with_variable("decoder/activation", np.array(0, np.int8)), "setting decoder/activation is 0"),
-    "quantised": (lambda: with_variable("decoder/embeddings/weight", np.ones((CT2_VOCABULARY, CT2_WIDTH), np.int8)), "quantised"),
+    "unknown setting": (
+        lambda: with_variable("decoder/sliding_window", np.array(4, np.int16)),
+        "setting decoder/sliding_window = 4",
+    ),
+    "other activation": (
+        lambda: with_variable("decoder/activation", np.array(0, np.int8)),
+        "setting decoder/activation is 0",
+    ),
+    "quantised": (
+        lambda: with_variable(
+            "decoder/embeddings/weight", np.ones((CT2_VOCABULARY, CT2_WIDTH), np.int8)
+        ),
+        "quantised",
+    ),
     "key bias": (key_bias, "is not zero on the keys"),
-    "rank": (lambda: with_variable("encoder/conv1/weight", np.ones((8, 5), np.float16)), "encoder/conv1/weight has shape [8, 5]"),
+    "rank": (
+        lambda: with_variable("encoder/conv1/weight", np.ones((8, 5), np.float16)),
+        "encoder/conv1/weight has shape [8, 5]",
+    ),
     "bias of another length": (
         lambda: with_variable("decoder/layer_0/ffn/linear_1/bias", np.ones(3, np.float16)),
         "decoder/layer_0/ffn/linear_1",
@@ -604,6 +918,12 @@ def test_malformed_ctranslate2(tmp_path, case):
 
 def test_ctranslate2_variable_twice(tmp_path):
     variable = ct2_variable("a", np.ones(2, np.float16))
-    content = struct.pack("<I", 6) + ct2_string("WhisperSpec") + struct.pack("<II", 3, 2) + 2 * variable + struct.pack("<I", 0)
+    content = (
+        struct.pack("<I", 6)
+        + ct2_string("WhisperSpec")
+        + struct.pack("<II", 3, 2)
+        + 2 * variable
+        + struct.pack("<I", 0)
+    )
     (tmp_path / "model.bin").write_bytes(content)
     refused(lambda: ctranslate2_reader.read(tmp_path), "variable a occurs twice")

@@ -1,4 +1,6 @@
-"""Redundant directions: every family keeps the function, together they are the Jacobian's null space, and faults show."""
+"""Redundant directions: every family keeps the function, together they are the Jacobian's null
+space, and faults show.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from normgauge.redundancy.counts import STATED, check_claims, claimed, count_row
 from normgauge.redundancy.falsifier import falsifier_rows, with_norms
 from normgauge.redundancy.family import Kind, dimensions
 from normgauge.redundancy.files import read_shape, write_counts
-from normgauge.redundancy.jacobian import count_parameters, decide_rank, head_outputs, span_dimension
+from normgauge.redundancy.jacobian import (
+    count_parameters,
+    decide_rank,
+    head_outputs,
+    span_dimension,
+)
 from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
 from normgauge.redundancy.readers import stored
 from normgauge.schemas.redundancy import tables
@@ -51,7 +58,10 @@ def deviation_of(config, act, seed: int = 1) -> float:
     checkpoint = random_checkpoint(config, seed)
     tensors = stored(anatomy, checkpoint.tensors)
     inputs = random_inputs(config, 4, seed)
-    models = [build_model(dataclasses.replace(checkpoint, tensors=each), "float64") for each in (tensors, act(anatomy, tensors))]
+    models = [
+        build_model(dataclasses.replace(checkpoint, tensors=each), "float64")
+        for each in (tensors, act(anatomy, tensors))
+    ]
     with torch.inference_mode():
         before, after = (head_outputs(model(**inputs)) for model in models)
     return float((after - before).abs().max() / before.abs().max())
@@ -85,12 +95,22 @@ def test_every_family_keeps_the_function_and_moves_something(path):
 
 
 def test_the_small_models_have_every_family_between_them():
-    assert {kind for path in SMALL for kind in dimensions(symmetries.symmetries(describe(read_shape(path))))} == set(Kind)
+    assert {
+        kind
+        for path in SMALL
+        for kind in dimensions(symmetries.symmetries(describe(read_shape(path))))
+    } == set(Kind)
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(Kind.VALUE_BIAS, "gpt2"), (Kind.BIAS, "bert"), (Kind.KERNEL, "gpt2"), (Kind.GAIN, "llama"), (Kind.HEAD_GAIN, "qwen3")],
+    [
+        (Kind.VALUE_BIAS, "gpt2"),
+        (Kind.BIAS, "bert"),
+        (Kind.KERNEL, "gpt2"),
+        (Kind.GAIN, "llama"),
+        (Kind.HEAD_GAIN, "qwen3"),
+    ],
 )
 def test_a_family_whose_compensation_is_left_out_changes_the_function(kind, name):
     def uncompensated(anatomy, tensors):
@@ -111,7 +131,12 @@ def measured(request):
 
 def test_the_nullity_is_the_corrected_count(measured):
     assert measured["unused"] == 0
-    assert measured["nullity"] == measured["corrected"] == measured["tangent_rank"] == measured["explained"]
+    assert (
+        measured["nullity"]
+        == measured["corrected"]
+        == measured["tangent_rank"]
+        == measured["explained"]
+    )
     assert measured["decided"]
     assert measured["agrees"]
     assert measured["largest_zero"] < measured["floor"] < 1e-3 * measured["smallest_nonzero"]
@@ -120,7 +145,11 @@ def test_the_nullity_is_the_corrected_count(measured):
 
 def test_a_forgotten_family_does_not_agree(monkeypatch):
     every = symmetries.symmetries
-    monkeypatch.setattr(measure, "symmetries", lambda anatomy: tuple(each for each in every(anatomy) if each.kind != Kind.KEY_BIAS))
+    monkeypatch.setattr(
+        measure,
+        "symmetries",
+        lambda anatomy: tuple(each for each in every(anatomy) if each.kind != Kind.KEY_BIAS),
+    )
     row = measurement("gpt2", shallow("gpt2"), 1)
     assert row["nullity"] - row["explained"] == 8
     assert not row["agrees"]
@@ -133,7 +162,11 @@ def test_a_family_counted_twice_and_a_wrong_one_show(monkeypatch):
         found = every(anatomy)
         twice = next(each for each in found if each.kind == Kind.VALUE_BIAS)
         gain = next(norm.gain for norm in anatomy.norms)
-        wrong = dataclasses.replace(twice, dimension=1, act=lambda tensors, step: {**tensors, gain: tensors[gain] * (1 + float(step[0]))})
+        wrong = dataclasses.replace(
+            twice,
+            dimension=1,
+            act=lambda tensors, step: {**tensors, gain: tensors[gain] * (1 + float(step[0]))},
+        )
         return (*found, twice, wrong)
 
     monkeypatch.setattr(measure, "symmetries", faulty)
@@ -145,7 +178,11 @@ def test_a_family_counted_twice_and_a_wrong_one_show(monkeypatch):
 
 def test_a_family_counted_twice_alone_does_not_agree(monkeypatch):
     every = symmetries.symmetries
-    again = lambda anatomy: (*every(anatomy), next(each for each in every(anatomy) if each.kind == Kind.VALUE_BIAS))  # noqa: E731
+
+    def again(anatomy):
+        first = next(each for each in every(anatomy) if each.kind == Kind.VALUE_BIAS)
+        return (*every(anatomy), first)
+
     monkeypatch.setattr(measure, "symmetries", again)
     row = measurement("gpt2-headless", shallow("gpt2-headless"), 1)
     assert row["decided"]
@@ -155,7 +192,9 @@ def test_a_family_counted_twice_alone_does_not_agree(monkeypatch):
 
 
 def test_a_wrong_direction_in_the_place_of_a_right_one_does_not_agree(monkeypatch):
-    """The count and the spans are right; what the direction does to the outputs alone shows the fault."""
+    """The count and the spans are right; what the direction does to the outputs alone shows the
+    fault.
+    """
     every = symmetries.symmetries
 
     def exchanged(anatomy):
@@ -193,7 +232,12 @@ def test_the_padding_row_is_part_of_the_derivative():
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "scales"), [("gpt2", "layer_norm_epsilon", 1), ("bert", "layer_norm_eps", 3), ("qwen3", "rms_norm_eps", 4)]
+    ("name", "key", "scales"),
+    [
+        ("gpt2", "layer_norm_epsilon", 1),
+        ("bert", "layer_norm_eps", 3),
+        ("qwen3", "rms_norm_eps", 4),
+    ],
 )
 def test_epsilon_is_what_breaks_the_scales(name, key, scales):
     config = shallow(name)
@@ -234,7 +278,9 @@ def test_a_span_has_the_dimension_of_its_independent_directions():
 )
 def test_the_claimed_count(name, count, share, status):
     config = read_shape(SHAPES / f"{name}.json")
-    row = count_row(name, "shape", config, {"published_share": share, "stated_parameters": 117_000_000}, None)
+    row = count_row(
+        name, "shape", config, {"published_share": share, "stated_parameters": 117_000_000}, None
+    )
     assert row["claimed"] == claimed(describe(config)) == count
     assert row["status"] == status
     if status == STATED:
@@ -249,14 +295,23 @@ def test_the_corrected_count_of_gpt2_by_hand():
     by_hand = layers * (2 * heads * size**2 + norms + kernel + null + 2 * width) + positions
     config = read_shape(SHAPES / "gpt2.json")
     row = count_row("gpt2", "shape", config, None, None)
-    assert row["corrected"] == by_hand == sum(each["dimension"] for each in symmetry_rows("gpt2", config))
+    assert (
+        row["corrected"]
+        == by_hand
+        == sum(each["dimension"] for each in symmetry_rows("gpt2", config))
+    )
     assert row["parameters"] == count_parameters(describe(config)) == 124_439_808
 
 
 def test_the_corrected_count_of_llama_by_hand():
     layers, heads, size, width, units = 80, 64, 128, 8192, 22016
-    by_hand = layers * (heads * (size + size**2) + units + 2 * width) + width + width * (width - 1) // 2
-    assert count_row("llama", "shape", read_shape(SHAPES / "llama-65b.json"), None, None)["corrected"] == by_hand
+    by_hand = (
+        layers * (heads * (size + size**2) + units + 2 * width) + width + width * (width - 1) // 2
+    )
+    assert (
+        count_row("llama", "shape", read_shape(SHAPES / "llama-65b.json"), None, None)["corrected"]
+        == by_hand
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,7 +337,13 @@ def test_a_head_as_wide_as_the_stream_is_refused():
 
 @pytest.mark.parametrize(
     "claims",
-    [["gpt2"], {"gpt2": 0.013}, {"gpt2": {"share": 1.3}}, {"gpt2": {"published_share": "1.3 %"}}, {"gpt2": {"published_share": True}}],
+    [
+        ["gpt2"],
+        {"gpt2": 0.013},
+        {"gpt2": {"share": 1.3}},
+        {"gpt2": {"published_share": "1.3 %"}},
+        {"gpt2": {"published_share": True}},
+    ],
 )
 def test_claims_that_cannot_be_read_are_refused(claims):
     with pytest.raises(InputError, match=r"claims\.yaml"):
@@ -298,7 +359,13 @@ def test_a_claims_file_that_is_no_yaml_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "cannot be read"), ("{", "cannot be read"), ("[]", "expected a JSON object"), ("{}", "model_type")]
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "expected a JSON object"),
+        ("{}", "model_type"),
+    ],
 )
 def test_shapes_that_cannot_be_read_are_refused(tmp_path, text, said):
     path = tmp_path / "shape.json"
@@ -311,11 +378,13 @@ def test_shapes_that_cannot_be_read_are_refused(tmp_path, text, said):
 def test_two_architectures_of_one_name_are_refused(tmp_path):
     shape = SHAPES / "gpt2.json"
     with pytest.raises(InputError, match=r"gpt2.*twice"):
-        write_counts({"gpt2": shape}, {}, [shape], tmp_path / "none.parquet", [], tmp_path / "none.yaml", {})
+        write_counts(
+            {"gpt2": shape}, {}, [shape], tmp_path / "none.parquet", [], tmp_path / "none.yaml", {}
+        )
     assert not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------- the claim, and the checks of a checkpoint
+# -------------------------------------------------------- the claim, and the checks of a checkpoint
 
 
 def test_the_claimed_rotation_fails_with_gains_and_holds_without():
@@ -325,8 +394,14 @@ def test_the_claimed_rotation_fails_with_gains_and_holds_without():
     for row in block:
         assert row["holds"] == (row["gain"] == "one" and row["value_rule"] == "inverse of g"), row
         assert row["holds"] or row["max_abs_difference"] > 0.1
-    assert {(row["norm_kind"], row["gain"], row["holds"]) for row in rows if row["architecture"] == "norm alone"} == {
-        (kind, gain, gain == "one") for kind in ("LayerNorm", "RMSNorm") for gain in ("random", "one")
+    assert {
+        (row["norm_kind"], row["gain"], row["holds"])
+        for row in rows
+        if row["architecture"] == "norm alone"
+    } == {
+        (kind, gain, gain == "one")
+        for kind in ("LayerNorm", "RMSNorm")
+        for gain in ("random", "one")
     }
     carried = rows[-1]
     assert carried["gain"] == "random"
@@ -336,11 +411,16 @@ def test_the_claimed_rotation_fails_with_gains_and_holds_without():
 @pytest.mark.parametrize("name", ["gpt2-untied", "bert", "qwen2"])
 def test_checks_pass_on_a_sound_checkpoint_and_their_controls_show(name):
     rows = check_rows(random_checkpoint(small(name), 1), 4)
-    assert all(row["verdict"] == "passed" for row in rows), [row for row in rows if row["verdict"] != "passed"]
+    assert all(row["verdict"] == "passed" for row in rows), [
+        row for row in rows if row["verdict"] != "passed"
+    ]
     predicted = [row["predicted_effect"] for row in rows if not row["symmetric"]]
     assert len(predicted) >= 2
     assert min(predicted) > 0.01
-    assert sum(row["dimension"] for row in rows) == count_row(name, "", small(name), None, None)["corrected"]
+    assert (
+        sum(row["dimension"] for row in rows)
+        == count_row(name, "", small(name), None, None)["corrected"]
+    )
 
 
 def test_a_check_fails_where_the_family_is_none(monkeypatch):
@@ -348,7 +428,12 @@ def test_a_check_fails_where_the_family_is_none(monkeypatch):
 
     def faulty(anatomy):
         broken = next(each for each in every(anatomy) if each.kind == Kind.NULL_LINE)
-        return (dataclasses.replace(broken, act=lambda tensors, step: {name: value + 1e-6 for name, value in tensors.items()}),)
+        return (
+            dataclasses.replace(
+                broken,
+                act=lambda tensors, step: {name: value + 1e-6 for name, value in tensors.items()},
+            ),
+        )
 
     monkeypatch.setattr(checks, "symmetries", faulty)
     rows = check_rows(random_checkpoint(small("gpt2"), 1), 4)
@@ -356,10 +441,16 @@ def test_a_check_fails_where_the_family_is_none(monkeypatch):
 
 
 def test_a_control_that_changes_nothing_says_so():
-    """Gains of one without biases, as a fresh initialisation has them, let the claimed rotation pass."""
+    """Gains of one without biases, as a fresh initialisation has them, let the claimed rotation
+    pass.
+    """
     config = small("gpt2-untied")
     checkpoint = with_norms(describe(config), random_checkpoint(config, 1), affine=False)
-    (row,) = (row for row in check_rows(checkpoint, 4) if row["symmetry"].startswith("rotation as claimed"))
+    (row,) = (
+        row
+        for row in check_rows(checkpoint, 4)
+        if row["symmetry"].startswith("rotation as claimed")
+    )
     assert row["predicted_effect"] == 0
     assert row["relative_deviation"] < 1e-10
     assert row["verdict"] == "no power"
@@ -377,7 +468,12 @@ def test_a_gain_of_zero_is_refused_by_name():
 def test_the_checks_refuse_a_tensor_that_the_class_does_not_have_and_a_model_that_is_not_derived():
     checkpoint = random_checkpoint(small("gpt2"), 1)
     with pytest.raises(InputError, match=r"extra\.weight"):
-        check_rows(dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "extra.weight": torch.ones(3)}), 4)
+        check_rows(
+            dataclasses.replace(
+                checkpoint, tensors={**checkpoint.tensors, "extra.weight": torch.ones(3)}
+            ),
+            4,
+        )
     with pytest.raises(InputError, match="cls_token enters the stream"):
         check_rows(tiny("vit", "ViTModel")[0], 4)
 

@@ -1,4 +1,6 @@
-"""Schemas are checked at writing, the same rows give the same bytes, and docs/data.md is what the schemas say."""
+"""Schemas are checked at writing, the same rows give the same bytes, and docs/data.md is what the
+schemas say.
+"""
 
 import re
 from pathlib import Path
@@ -10,7 +12,14 @@ from normgauge.schemas.__main__ import data_dictionary
 from normgauge.schemas.inputs import tables
 from normgauge.tables import read_metadata
 
-ROW = {"norm": "ln_f", "kind": "LayerNorm", "space": "residual", "eps": 1e-5, "gain": [1.0, 2.0], "bias": None}
+ROW = {
+    "norm": "ln_f",
+    "kind": "LayerNorm",
+    "space": "residual",
+    "eps": 1e-5,
+    "gain": [1.0, 2.0],
+    "bias": None,
+}
 
 
 def test_round_trip_and_bytes(tmp_path):
@@ -53,12 +62,20 @@ def test_the_data_dictionary_is_in_step_with_the_schemas():
 
 def test_csv_joins_lists(tmp_path):
     tables.write_csv(tmp_path / "a.csv", "norms", [{**ROW, "gain": ["1", "2"]}])
-    assert (tmp_path / "a.csv").read_text() == "norm,kind,space,eps,gain,bias\nln_f,LayerNorm,residual,1e-05,1;2,\n"
+    assert (
+        tmp_path / "a.csv"
+    ).read_text() == "norm,kind,space,eps,gain,bias\nln_f,LayerNorm,residual,1e-05,1;2,\n"
 
 
 def test_links_in_the_documents_lead_somewhere():
     root = Path(__file__).parents[2]
-    documents = [root / "README.md", root / "config" / "README.md", root / "benchmarks" / "README.md", *(root / "docs").rglob("*.md")]
+    documents = [
+        root / "README.md",
+        root / "config" / "README.md",
+        root / "benchmarks" / "README.md",
+        *(root / "docs").rglob("*.md"),
+        *root.glob("C*.md"),
+    ]
     links = [
         (document, target)
         for document in documents
@@ -66,4 +83,8 @@ def test_links_in_the_documents_lead_somewhere():
         if "://" not in target
     ]
     assert len(links) > 15
-    assert [(str(document.name), target) for document, target in links if not (document.parent / target).exists()] == []
+    assert [
+        (str(document.name), target)
+        for document, target in links
+        if not (document.parent / target).exists()
+    ] == []

@@ -1,4 +1,6 @@
-"""The small trainers: determinism, the layout transformers reads, that something is learned, and refusals."""
+"""The small trainers: determinism, the layout transformers reads, that something is learned, and
+refusals.
+"""
 
 import hashlib
 import json
@@ -18,8 +20,11 @@ from normgauge.calibration.prepare import prepare
 from normgauge.calibration.settings import Settings
 from normgauge.errors import InputError
 from normgauge.schemas.inputs import tables
+from normgauge.training.optimise import next_token_loss
+from normgauge.training.plan import rate_share
 from normgauge.training.recipes import RECIPES, model_config
-from normgauge.training.train import END_OF_TEXT, learning_rate_share, next_token_loss, split, train, train_tokenizer, unigram_entropy
+from normgauge.training.texts import END_OF_TEXT, split, train_tokenizer, unigram_entropy
+from normgauge.training.train import train
 
 SMOKE = ["gpt2-smoke", "llama-smoke"]
 
@@ -27,7 +32,10 @@ SMOKE = ["gpt2-smoke", "llama-smoke"]
 def prose(count, seed):
     """Sentences with an order to learn: every word has three possible successors."""
     generator = np.random.default_rng(seed)
-    words = ["".join(generator.choice(list("abcdefghijklmnop"), size=generator.integers(2, 9))) for _ in range(400)]
+    words = [
+        "".join(generator.choice(list("abcdefghijklmnop"), size=generator.integers(2, 9)))
+        for _ in range(400)
+    ]
     successors = generator.integers(0, len(words), (len(words), 3))
     word, chosen = 0, []
     for _ in range(count):
@@ -41,10 +49,18 @@ def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "kjv.parquet"
     texts = [prose(8000, 0), prose(8000, 0)[::-1]]
     rows = [
-        {"document": number, "name": str(number), "text": text, "payload": None, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        {
+            "document": number,
+            "name": str(number),
+            "text": text,
+            "payload": None,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
         for number, text in enumerate(texts)
     ]
-    tables.write(path, "corpus", rows, {"corpus": "kjv", "corpus_sha256": "0" * 64, "separator": "\n"})
+    tables.write(
+        path, "corpus", rows, {"corpus": "kjv", "corpus_sha256": "0" * 64, "separator": "\n"}
+    )
     return path
 
 
@@ -62,9 +78,15 @@ def test_same_seed_same_bytes_another_seed_other_weights(corpus, trained, tmp_pa
     names = ["config.json", "model.safetensors", "tokenizer.json", "training.json"]
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == names
     for name in names:
-        assert (tmp_path / "again" / name).read_bytes() == (trained["gpt2-smoke"] / name).read_bytes(), name
-    assert (tmp_path / "other" / "tokenizer.json").read_bytes() == (trained["gpt2-smoke"] / "tokenizer.json").read_bytes()
-    assert (tmp_path / "other" / "model.safetensors").read_bytes() != (trained["gpt2-smoke"] / "model.safetensors").read_bytes()
+        assert (tmp_path / "again" / name).read_bytes() == (
+            trained["gpt2-smoke"] / name
+        ).read_bytes(), name
+    assert (tmp_path / "other" / "tokenizer.json").read_bytes() == (
+        trained["gpt2-smoke"] / "tokenizer.json"
+    ).read_bytes()
+    assert (tmp_path / "other" / "model.safetensors").read_bytes() != (
+        trained["gpt2-smoke"] / "model.safetensors"
+    ).read_bytes()
 
 
 def test_the_caller_keeps_its_random_state_and_threads(corpus, tmp_path):
@@ -80,15 +102,25 @@ def test_transformers_reads_the_folder_and_gets_the_recorded_loss(corpus, traine
     record = json.loads((folder / "training.json").read_text())
     model, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {
+        torch.float32
+    }
     assert (record["recipe"], record["seed"], record["provenance"]) == (recipe, 42, "trained here")
     assert record["parameters"] == sum(parameter.numel() for parameter in model.parameters())
-    assert record["tokens"] == RECIPES[recipe].steps * RECIPES[recipe].batch * RECIPES[recipe].context
+    assert (
+        record["tokens"] == RECIPES[recipe].steps * RECIPES[recipe].batch * RECIPES[recipe].context
+    )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ids = [token for row in tables.read(corpus, "corpus") for token in [*tokenizer.encode(row["text"]).ids, 0]]
+    ids = [
+        token
+        for row in tables.read(corpus, "corpus")
+        for token in [*tokenizer.encode(row["text"]).ids, 0]
+    ]
     held_out = torch.tensor(ids[: len(ids) // 256 * 256]).reshape(-1, 256)[49::50]
     with torch.no_grad():
-        assert next_token_loss(model, held_out).item() == pytest.approx(record["held_out_loss"], abs=1e-4)
+        assert next_token_loss(model, held_out).item() == pytest.approx(
+            record["held_out_loss"], abs=1e-4
+        )
 
 
 @pytest.mark.parametrize("recipe", SMOKE)
@@ -101,7 +133,14 @@ def test_something_is_learned(trained, recipe):
 def test_the_folder_calibrates_itself(corpus, trained, recipe, tmp_path):
     config = AutoModelForCausalLM.from_pretrained(trained[recipe]).config
     path = tmp_path / "calibration.parquet"
-    prepare({"modality": "text", "calibration": "kjv"}, trained[recipe], corpus, path, config=config, settings=Settings(4, 256))
+    prepare(
+        {"modality": "text", "calibration": "kjv"},
+        trained[recipe],
+        corpus,
+        path,
+        config=config,
+        settings=Settings(4, 256),
+    )
     (batch,) = batches(path, folder=trained[recipe], config=config)
     assert batch.inputs["input_ids"].shape == (4, 256)
 
@@ -111,10 +150,15 @@ def test_tokenizer_is_lossless_and_repeatable():
     tokenizers = [train_tokenizer(texts, 280) for _ in range(2)]
     assert tokenizers[0].to_str() == tokenizers[1].to_str()
     assert tokenizers[0].token_to_id(END_OF_TEXT) == 0
-    assert all(tokenizers[0].decode(tokenizers[0].encode(text).ids) == text for text in [*texts, "Ж漢 unseen"])
+    assert all(
+        tokenizers[0].decode(tokenizers[0].encode(text).ids) == text
+        for text in [*texts, "Ж漢 unseen"]
+    )
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("gpt2-nano", 8_467_968), ("llama-nano", 9_980_160)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("gpt2-nano", 8_467_968), ("llama-nano", 9_980_160)]
+)
 def test_nano_recipes_are_what_they_say(name, parameters):
     import transformers
 
@@ -135,7 +179,9 @@ def test_loss_is_that_of_the_next_token():
         logits = torch.zeros(*input_ids.shape, 5).scatter(2, input_ids.roll(-1, 1)[..., None], 3.0)
         return SimpleNamespace(logits=logits)
 
-    assert next_token_loss(successor, sequences).item() == pytest.approx(math.log(math.exp(3) + 4) - 3)
+    assert next_token_loss(successor, sequences).item() == pytest.approx(
+        math.log(math.exp(3) + 4) - 3
+    )
 
 
 def test_held_out_sequences_are_spread_and_apart():
@@ -145,7 +191,7 @@ def test_held_out_sequences_are_spread_and_apart():
 
 
 def test_learning_rate_rises_then_falls_to_a_tenth():
-    shares = [learning_rate_share(step, 10, 100) for step in range(101)]
+    shares = [rate_share("cosine", step, 10, 100) for step in range(101)]
     assert shares[0] == pytest.approx(0.1)
     assert max(shares) == shares[10] == pytest.approx(1)
     assert shares[100] == pytest.approx(0.1)
@@ -161,7 +207,12 @@ def test_bad_input_is_refused_and_nothing_is_written(corpus, tmp_path):
     row = {"document": 0, "name": "x", "text": "too short", "payload": None, "sha256": "0"}
     tables.write(short, "corpus", [row], {"corpus": "kjv", "corpus_sha256": "0"})
     images = tmp_path / "images.parquet"
-    tables.write(images, "corpus", [row | {"text": None, "payload": b"x"}], {"corpus": "images", "corpus_sha256": "0"})
+    tables.write(
+        images,
+        "corpus",
+        [row | {"text": None, "payload": b"x"}],
+        {"corpus": "images", "corpus_sha256": "0"},
+    )
     for arguments, message in [
         (("gpt3", 42, corpus), "unknown recipe 'gpt3': expected one of gpt2-nano, llama-nano"),
         (("gpt2-smoke", 42, short), "short.parquet: too small for gpt2-smoke"),

@@ -1,4 +1,6 @@
-"""A small stand-in for SCEPTR with the tensor names of the published state dicts, and configs of four of its variants."""
+"""A small stand-in for SCEPTR with the tensor names of the published state dicts, and configs of
+four of its variants.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class TinySceptrConfig:
         }
 
 
-# shapes of the embedder's tensors as stored in the wheel: rows of the token and compartment tables, width of the projector's input
+# shapes of the embedder's tensors as stored in the wheel: rows of the token and compartment tables,
+# width of the projector's input
 TABLES = {
     "CdrSimpleEmbedder": (22, 7, 29),
     "SingleChainCdrSimpleEmbedder": (22, 4, 26),
@@ -55,7 +58,9 @@ def holder(**children) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention with torch's parameter names, written out so that its output projection is a hookable module."""
+    """Multi-head attention with torch's parameter names, written out so that its output projection
+    is a hookable module.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -66,7 +71,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         fused = nn.functional.linear(hidden, self.in_proj_weight, self.in_proj_bias)
-        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=-1))
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in fused.chunk(3, dim=-1)
+        )
         mixed = nn.functional.scaled_dot_product_attention(query, key, value)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
@@ -89,20 +96,30 @@ class TinySceptr(nn.Module):
     def __init__(self, config: TinySceptrConfig) -> None:
         super().__init__()
         self.kind = config.token_embedder
-        blocks = holder(layers=nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers)))
+        blocks = holder(
+            layers=nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        )
         if self.kind == "CdrEmbedder":
             self._token_embedder = holder(
                 token_embedding=nn.Embedding(23, config.hidden_size),
-                position_embedding=holder(position_embedding_matrix=torch.empty(101, config.hidden_size)),
+                position_embedding=holder(
+                    position_embedding_matrix=torch.empty(101, config.hidden_size)
+                ),
                 compartment_embedding=nn.Embedding(7, config.hidden_size),
             )
             self._self_attention_stack = holder(_self_attention_stack=blocks)
         else:
             letters, compartments, features = TABLES[self.kind]
-            tables = {"_compartment_embedding": holder(_token_embeddings=torch.empty(compartments, compartments - 1))}
+            tables = {
+                "_compartment_embedding": holder(
+                    _token_embeddings=torch.empty(compartments, compartments - 1)
+                )
+            }
             if self.kind == "CdrBlosumEmbedder":
                 special = nn.Embedding(3, letters)
-                tables["_blosum_embedding"] = holder(_blosum_embeddings=torch.empty(23, letters), _special_token_embeddings=special)
+                tables["_blosum_embedding"] = holder(
+                    _blosum_embeddings=torch.empty(23, letters), _special_token_embeddings=special
+                )
             else:
                 tables["_token_embedding"] = holder(_token_embeddings=torch.empty(23, letters))
             self._token_embedder = holder(**tables)
@@ -117,18 +134,27 @@ class TinySceptr(nn.Module):
         hidden = self._embed(tokens, compartments)
         for block in self.blocks[0].layers:
             hidden = block(hidden)
-        return {"last_hidden_state": hidden, "logits": self._mlm_token_prediction_projector.projector(hidden)}
+        return {
+            "last_hidden_state": hidden,
+            "logits": self._mlm_token_prediction_projector.projector(hidden),
+        }
 
     def _embed(self, tokens: torch.Tensor, compartments: torch.Tensor) -> torch.Tensor:
         tables = self._token_embedder
         places = torch.arange(1, tokens.shape[1] + 1).expand_as(tokens)
         if self.kind == "CdrEmbedder":
             positions = tables.position_embedding.position_embedding_matrix[places]
-            return tables.token_embedding(tokens) + positions + tables.compartment_embedding(compartments)
+            return (
+                tables.token_embedding(tokens)
+                + positions
+                + tables.compartment_embedding(compartments)
+            )
         if self.kind == "CdrBlosumEmbedder":
             letters = tables._blosum_embedding._blosum_embeddings[tokens]
         else:
             letters = tables._token_embedding._token_embeddings[tokens]
         kinds = tables._compartment_embedding._token_embeddings[compartments]
         position = (places / tokens.shape[1]).to(letters.dtype).unsqueeze(-1)
-        return self._self_attention_stack._initial_projector(torch.cat([letters, position, kinds], dim=-1))
+        return self._self_attention_stack._initial_projector(
+            torch.cat([letters, position, kinds], dim=-1)
+        )

@@ -21,7 +21,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A clone in which the target `smoke` has run, with two shards of gpt2-smoke, one for all processes of the test run.
+    """A clone in which the target `smoke` has run, with two shards of gpt2-smoke, one for all
+    processes of the test run.
 
     Copy it before changing it.
     """
@@ -36,7 +37,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
             clone = new_project(folder)
             smoke = clone / "config/test/smoke.yaml"
             objective = "    objective: causal LM\n"
-            smoke.write_text(smoke.read_text().replace(objective, f"{objective}    capture: {{shards: 2}}\n"))
+            smoke.write_text(
+                smoke.read_text().replace(objective, f"{objective}    capture: {{shards: 2}}\n")
+            )
             clone.run("smoke")
             done.touch()
     return Project(folder)

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -22,13 +23,20 @@ def canonical(name: str) -> str:
 
 def locked() -> dict[str, str]:
     lines = (ROOT / "envs/requirements.lock").read_text().splitlines()
-    return {canonical(name): version for name, version in (line.split("==") for line in lines if line and not line.startswith("#"))}
+    return {
+        canonical(name): version
+        for name, version in (
+            line.split("==") for line in lines if line and not line.startswith("#")
+        )
+    }
 
 
 def conda() -> dict[str, str]:
     dependencies = yaml.safe_load((ROOT / "envs/pipeline.yaml").read_text())["dependencies"]
     pip = next(item["pip"] for item in dependencies if isinstance(item, dict))
-    pins = [item.split(" =") for item in dependencies if isinstance(item, str) and " =" in item] + [item.split("==") for item in pip]
+    pins = [item.split(" =") for item in dependencies if isinstance(item, str) and " =" in item] + [
+        item.split("==") for item in pip
+    ]
     return {canonical(CONDA_NAMES.get(name, name)): version for name, version in pins}
 
 
@@ -40,7 +48,10 @@ def test_conda_and_pip_agree() -> None:
 
 def test_both_hold_what_the_library_needs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {canonical(Requirement(line).name): Requirement(line).specifier for line in project["dependencies"]}
+    needed = {
+        canonical(Requirement(line).name): Requirement(line).specifier
+        for line in project["dependencies"]
+    }
     assert needed.keys() <= locked().keys()
     assert needed.keys() == conda().keys() - {"python"}
     assert all(specifier.contains(locked()[name]) for name, specifier in needed.items())
@@ -57,12 +68,44 @@ def test_the_lock_is_complete() -> None:
         f"{name} needs {requirement.name}"
         for name in locked()
         for requirement in map(Requirement, importlib.metadata.requires(name) or [])
-        if (not requirement.marker or requirement.marker.evaluate({"extra": ""})) and canonical(requirement.name) not in locked()
+        if (not requirement.marker or requirement.marker.evaluate({"extra": ""}))
+        and canonical(requirement.name) not in locked()
     }
     assert not missing
 
 
-@pytest.mark.parametrize("script", [".ci/run", "profiles/cluster-generic/submit.sh", "profiles/cluster-generic/status.sh"])
+@pytest.mark.parametrize(
+    "script",
+    [".ci/run", "profiles/cluster-generic/submit.sh", "profiles/cluster-generic/status.sh"],
+)
 def test_shell_scripts_parse_and_may_be_executed(script: str) -> None:
     assert subprocess.run(["bash", "-n", script], cwd=ROOT).returncode == 0
     assert (ROOT / script).stat().st_mode & 0o111
+
+
+def test_a_job_of_the_generic_cluster_is_never_taken_for_an_older_one(tmp_path: Path) -> None:
+    """What an older job of the same process id left says nothing about this one, while it runs and
+    after.
+    """
+    profile = ROOT / "profiles/cluster-generic"
+
+    def said(script: str, *arguments: str) -> str:
+        return subprocess.run(
+            [profile / script, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    job = tmp_path / "job.sh"
+    job.write_text("#!/bin/sh\nwhile [ ! -e go ]; do sleep 0.05; done\nexit 3\n")
+    job.chmod(0o755)
+    first, second = said("submit.sh", str(job)), said("submit.sh", str(job))
+    assert first.partition(".")[2] != second.partition(".")[2]
+    process = first.partition(".")[0]
+    for left in (f"{process}.status", f"older/{process}.status", "older/status"):
+        path = tmp_path / ".snakemake/local_cluster" / left
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("0")
+    assert said("status.sh", first) == said("status.sh", second) == "running"
+    (tmp_path / "go").touch()
+    while "running" in (states := [said("status.sh", name) for name in (first, second)]):
+        pass
+    assert states == ["failed", "failed"]

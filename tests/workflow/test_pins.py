@@ -23,7 +23,11 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         known = self.path.startswith("/api/models/") and "missing" not in self.path
         name = self.path.removeprefix("/api/models/").split("/revision/")[0]
-        answer = json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": []} if known else {"error": "Repository not found"})
+        answer = json.dumps(
+            {"id": name, "modelId": name, "sha": COMMIT, "siblings": []}
+            if known
+            else {"error": "Repository not found"}
+        )
         self.send_response(200 if known else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
@@ -45,7 +49,13 @@ def hub() -> Iterator[str]:
 
 
 def pin(table: Path, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "0",
+        "NO_PROXY": "127.0.0.1",
+    }
     command = [sys.executable, "workflow/scripts/pin_revisions.py", str(table)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
@@ -56,7 +66,9 @@ def test_pins_merge_over_the_published_set(hub: str, tmp_path: Path, project: Pr
     pins = tmp_path / "pins.yaml"
     pins.write_text(done.stdout)
     models = yaml.safe_load((ROOT / "config/paper.yaml").read_text())["models"]
-    assert yaml.safe_load(done.stdout) == {"models": {model: {"source": {"revision": COMMIT}} for model in models}}
+    assert yaml.safe_load(done.stdout) == {
+        "models": {model: {"source": {"revision": COMMIT}} for model in models}
+    }
     outputs = project.outputs("all", "--configfile", "config/paper.yaml", str(pins))
     assert f"results/pythia-160m/{COMMIT}/summary.parquet" in outputs
     assert not any("unpinned" in path for path in outputs)

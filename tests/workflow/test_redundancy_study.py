@@ -29,17 +29,24 @@ def test_the_default_targets_ask_for_it(project: Project) -> None:
 
 
 def test_an_unknown_model_or_key_is_one_line(project: Project) -> None:
-    line = project.refusal("redundancy", "--dry-run", "--config", 'redundancy={"models": ["minilm-l7"]}')
+    line = project.refusal(
+        "redundancy", "--dry-run", "--config", 'redundancy={"models": ["minilm-l7"]}'
+    )
     assert "redundancy.models" in line
     assert "minilm-l6" in line
-    assert "redundancy" in project.refusal("redundancy", "--dry-run", "--config", 'redundancy={"depth": 3}')
+    assert "redundancy" in project.refusal(
+        "redundancy", "--dry-run", "--config", 'redundancy={"depth": 3}'
+    )
 
 
 def test_tiny_models_agree_everywhere(finished: Project, tmp_path: Path) -> None:
     clone = finished.copy(tmp_path / "normgauge")
     clone.run("redundancy", *SMOKE)
     folder = clone / "results/redundancy/smoke"
-    counts = {row["architecture"]: row for row in tables.read(folder / "counts.parquet", "redundancy_counts")}
+    counts = {
+        row["architecture"]: row
+        for row in tables.read(folder / "counts.parquet", "redundancy_counts")
+    }
     measured = [row for row in counts.values() if row["source"] == "small model"]
     assert len(measured) == 2
     assert all(row["agrees"] and row["jacobian_nullity"] == row["corrected"] for row in measured)

@@ -26,7 +26,8 @@ class Progress:
             elapsed = now - self.start
             left = elapsed / self.done * (self.total - self.done)
             print(
-                f"{self.label}: {self.done}/{self.total} ({100 * self.done / self.total:.0f} %), {elapsed:.0f} s, about {left:.0f} s left",
+                f"{self.label}: {self.done}/{self.total} ({100 * self.done / self.total:.0f} %), "
+                f"{elapsed:.0f} s, about {left:.0f} s left",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,18 +1,22 @@
-"""Where a result comes from: hashes, the executing arithmetic, atomic writes, and the error channel of scripts."""
+"""Where a result comes from: hashes of files and of the code that a script imports, the executing
+arithmetic, and writes that are whole or not there.
+"""
 
 from __future__ import annotations
 
 import ast
-import errno
+import glob
 import hashlib
 import os
+import platform
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from normgauge.errors import InputError
+from normgauge.errors import InputError, disk_full
 
 LIBRARY = Path(__file__).resolve().parent
 
@@ -25,16 +29,21 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it replaces `path`, on failure it is removed.
+    """Yield a temporary path beside `path`; on success it replaces `path`, on failure it is
+    removed.
 
-    Works for files and folders, so a killed or failing writer leaves nothing that looks finished, and what a killed one leaves the next
-    removes: one process at a time writes a path, which Snakemake sees to.
-    Raises InputError when the disk is full.
+    Works for files and folders, so a killed or failing writer leaves nothing that looks finished.
+    The temporary name carries the machine and the process: a job that outlives its run shares
+    nothing with the one that is started again. What a process of this machine left that is no more,
+    the next removes. Raises InputError when the disk is full.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.with_name(f".{final.name}.part")
-    _remove(temporary)
+    machine = f"{zlib.crc32(platform.node().encode()):08x}"
+    temporary = final.with_name(f".{final.name}.{machine}-{os.getpid()}.part")
+    for left in final.parent.glob(f".{glob.escape(final.name)}.{machine}-*.part"):
+        if left == temporary or not _alive(left.name.rsplit("-", 1)[-1].removesuffix(".part")):
+            _remove(left)
     try:
         yield temporary
         if temporary.is_dir() and final.is_dir():
@@ -42,15 +51,23 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, final)
     except Exception as error:
         if disk_full(error):
-            raise InputError(f"disk full while writing {final.name}: free space in {final.parent} and rerun") from error
+            raise InputError(
+                f"disk full while writing {final}: free space on that file system and rerun"
+            ) from error
         raise
     finally:
         _remove(temporary)
 
 
-def disk_full(error: Exception) -> bool:
-    """Whether the error says that no space is left; safetensors passes on the words without the number."""
-    return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
+def _alive(process: str) -> bool:
+    """Whether a process of this machine has that id; True for what is no id."""
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OverflowError, PermissionError):
+        pass
+    return True
 
 
 def _remove(path: Path) -> None:
@@ -61,7 +78,8 @@ def _remove(path: Path) -> None:
 
 
 def import_closure(script: str | os.PathLike[str]) -> list[Path]:
-    """The script and every normgauge module that it imports, directly or not, found from the source text, sorted by path.
+    """The script and every normgauge module that it imports, directly or not, found from the source
+    text, sorted by path.
 
     Imports inside functions count; importing a module also imports the packages above it.
     """
@@ -77,12 +95,20 @@ def import_closure(script: str | os.PathLike[str]) -> list[Path]:
 
 @cache
 def _imports_of(source: Path, text: bytes) -> list[Path]:
-    """What a source imports itself. Kept, because a plan asks for the closures of some thirty scripts that share most modules."""
-    return [file for node in _statements(ast.parse(text, filename=str(source))) for file in _imported_files(node, source)]
+    """What a source imports itself. Kept, because a plan asks for the closures of some thirty
+    scripts that share most modules.
+    """
+    return [
+        file
+        for node in _statements(ast.parse(text, filename=str(source)))
+        for file in _imported_files(node, source)
+    ]
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Every statement below a node. Imports are statements, and expressions, which are not entered, are nine tenths of a source."""
+    """Every statement below a node. Imports are statements, and expressions, which are not entered,
+    are nine tenths of a source.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield child
@@ -113,7 +139,8 @@ def _module_file(stem: Path) -> list[Path]:
 
 
 def code_hash(script: str | os.PathLike[str]) -> str:
-    """sha256 (first 16 hex digits) over the sources in `import_closure(script)`; goes into a rule's params.
+    """sha256 (first 16 hex digits) over the sources in `import_closure(script)`; goes into a rule's
+    params.
 
     Snakemake itself sees an edited script but not an edited module that the script imports.
     """
@@ -124,7 +151,9 @@ def code_hash(script: str | os.PathLike[str]) -> str:
 
 
 def execution_environment() -> dict[str, str]:
-    """Version, BLAS kernels and thread counts that produced a result; part of every file's metadata."""
+    """Version, BLAS kernels and thread counts that produced a result; part of every file's
+    metadata.
+    """
     import numpy  # noqa: F401  (loaded so that its BLAS is listed)
     import torch
     from threadpoolctl import threadpool_info

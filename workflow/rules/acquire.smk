@@ -33,7 +33,7 @@ rule acquire_checkpoint:
     log:
         "logs/acquire_checkpoint/{model}/{revision}.log",
     wildcard_constraints:
-        model=alternatives(MODELS.keys() - TRAINED),
+        model=alternatives(MODELS.keys() - TRAINED - TUNED),
     conda:
         "../../envs/pipeline.yaml"
     threads: 1

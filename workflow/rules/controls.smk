@@ -6,26 +6,50 @@ CONTROLLED = {
     "reinitialised_fingerprint": twin_files("fingerprint"),
     "reinitialised_schur": twin_files("schur"),
     "exact_recovery": [f"{TABLES}/exact_recovery.parquet"],
-    "recovery_calibration": [f"{TABLES}/recovery_calibration.parquet"],
+    "exact_recovery_null": [f"{TABLES}/exact_recovery_null.parquet"],
     **{
         table: [f"{TABLES}/{table}.parquet"]
-        for table in ("gauge_table2", "gauge_carried", "gauge_table8", "gauge_table15")
+        for table in ("group_boundary", "carried_artifacts", "name_audit", "recovered_gauges")
         if table in MADE
+    },
+    **{table: [f"{TABLES}/{table}.parquet"] for table in LEARNED_MADE},
+    **{
+        table: [f"{TABLES}/{table}.parquet"]
+        for table in ("norm_zoo", "table6", "constrained_artifacts")
+        if table in EXPERIMENT_INPUTS
+    },
+    **{
+        table: [f"{TABLES}/{table}.parquet"]
+        for table in ("merge_barriers", "resumed_training", "transport_trust")
+        if table in TRAJECTORY_TABLES
     },
     "redundancy_checks": [f"{REDUNDANCY}/checks.parquet"],
     "redundancy_falsifier": [f"{REDUNDANCY}/falsifier.parquet"],
     "redundancy_jacobian": [f"{REDUNDANCY}/jacobian.parquet"],
-    "comparison_nulls": [f"results/compare/{pair}/nulls.parquet" for pair in COMPARED_PAIRS],
+    "checkpoint_comparison_nulls": [
+        f"{COMPARISONS}/{pair}/nulls.parquet" for pair in COMPARED_PAIRS
+    ],
 }
-CONTROL_TABLES = [f"{TABLES}/controls.{suffix}" for suffix in ("parquet", "csv")] + [f"{FIGURES}/controls.pdf"]
+CONTROLS_DRAWN = {
+    "draw_controls": drawing(
+        "controls",
+        f"{TABLES}/controls.parquet",
+        "controls",
+        "Controls and their power",
+        category="Controls",
+    )
+}
+CONTROL_TABLES = [f"{TABLES}/controls.{suffix}" for suffix in ("parquet", "csv")] + [
+    f"{FIGURES}/controls.pdf"
+]
 
 
 rule tabulate_controls:
     input:
         **CONTROLLED,
     output:
-        parquet=f"{TABLES}/controls.parquet",
-        csv=f"{TABLES}/controls.csv",
+        controls=f"{TABLES}/controls.parquet",
+        controls_csv=f"{TABLES}/controls.csv",
     log:
         f"logs/{TABLES}/controls.log",
     conda:
@@ -35,24 +59,7 @@ rule tabulate_controls:
         mem_mb=2000,
         runtime=20,
     params:
-        code=code_of("tabulate_controls.py"),
+        code=code_of("tabulate.py"),
+        tables=["controls"],
     script:
-        "../scripts/tabulate_controls.py"
-
-
-use rule draw_table1 as draw_controls with:
-    input:
-        f"{TABLES}/controls.parquet",
-    output:
-        pdf=f"{FIGURES}/controls.pdf",
-        svg=report(
-            f"{FIGURES}/controls.svg",
-            caption="../report/controls.rst",
-            category="Tables",
-            labels={"table": "Controls and their power"},
-        ),
-    log:
-        f"logs/{FIGURES}/controls.log",
-    params:
-        code=code_of("draw.py"),
-        figure="controls",
+        "../scripts/tabulate.py"

@@ -7,6 +7,8 @@ rule compute_fingerprint:
         schur="results/{model}/{revision}/schur.parquet",
         stacks="results/{model}/{revision}/stacks.parquet",
         summary="results/{model}/{revision}/summary.parquet",
+        mechanism="results/{model}/{revision}/mechanism.parquet",
+        directions="results/{model}/{revision}/dead_directions.safetensors",
     log:
         "logs/compute_fingerprint/{model}/{revision}.log",
     conda:

@@ -1,8 +1,35 @@
 REDUNDANCY = os.path.join("results/redundancy", config["study"]["name"]).rstrip("/")
+COUNTED = listed("redundancy", "models")
+# figure -> its name in the report
+REDUNDANCY_RESULTS = {
+    "counts": "Redundant directions, claimed and corrected",
+    "symmetries": "What makes parameters redundant",
+    "jacobian": "How the ranks were decided",
+    "falsifier": "The claimed rotation, tried",
+    "checks": "Symmetries on real checkpoints",
+}
+# rule -> what it draws
+REDUNDANCY_DRAWN = {
+    f"draw_redundancy_{figure}": drawing(
+        f"redundancy_{figure}",
+        f"{REDUNDANCY}/{figure}.parquet",
+        f"redundancy/{figure}",
+        result,
+        category="Redundancy",
+    )
+    for figure, result in REDUNDANCY_RESULTS.items()
+}
 REDUNDANCY_TABLES = [
-    f"{REDUNDANCY}/{name}" for name in ("counts.parquet", "counts.csv", "symmetries.parquet", "checks.parquet", "falsifier.parquet")
+    f"{REDUNDANCY}/{name}"
+    for name in (
+        "counts.parquet",
+        "counts.csv",
+        "symmetries.parquet",
+        "checks.parquet",
+        "falsifier.parquet",
+    )
 ]
-REDUNDANCY_FIGURES = [f"{FIGURES}/redundancy/{name}.pdf" for name in ("counts", "symmetries", "jacobian", "falsifier", "checks")]
+REDUNDANCY_FIGURES = [f"{FIGURES}/redundancy/{figure}.pdf" for figure in REDUNDANCY_RESULTS]
 
 
 # One job for both: importing torch costs more than trying the claim.
@@ -59,7 +86,9 @@ rule count_redundancy:
         small=config["redundancy"]["small"],
         checkpoints=[f"results/{model}/{revision}/checkpoint" for model, revision in COUNTED],
         jacobian=f"{REDUNDANCY}/jacobian.parquet",
-        checks=[f"results/{model}/{revision}/redundancy/checks.parquet" for model, revision in COUNTED],
+        checks=[
+            f"results/{model}/{revision}/redundancy/checks.parquet" for model, revision in COUNTED
+        ],
         claims=config["redundancy"]["claims"],
     output:
         counts=f"{REDUNDANCY}/counts.parquet",
@@ -80,101 +109,3 @@ rule count_redundancy:
         entries=[MODELS[model].get("config", {}) for model, _ in COUNTED],
     script:
         "../scripts/count_redundancy.py"
-
-
-rule draw_redundancy_counts:
-    input:
-        f"{REDUNDANCY}/counts.parquet",
-    output:
-        pdf=f"{FIGURES}/redundancy/counts.pdf",
-        svg=report(
-            f"{FIGURES}/redundancy/counts.svg",
-            caption="../report/redundancy_counts.rst",
-            category="Redundancy",
-            labels={"table": "Redundant directions, claimed and corrected"},
-        ),
-    log:
-        f"logs/{FIGURES}/redundancy/counts.log",
-    conda:
-        "../../envs/pipeline.yaml"
-    threads: 1
-    resources:
-        mem_mb=2000,
-        runtime=20,
-    params:
-        code=code_of("draw.py"),
-        figure="redundancy_counts",
-    script:
-        "../scripts/draw.py"
-
-
-use rule draw_redundancy_counts as draw_redundancy_symmetries with:
-    input:
-        f"{REDUNDANCY}/symmetries.parquet",
-    output:
-        pdf=f"{FIGURES}/redundancy/symmetries.pdf",
-        svg=report(
-            f"{FIGURES}/redundancy/symmetries.svg",
-            caption="../report/redundancy_symmetries.rst",
-            category="Redundancy",
-            labels={"figure": "What makes parameters redundant"},
-        ),
-    log:
-        f"logs/{FIGURES}/redundancy/symmetries.log",
-    params:
-        code=code_of("draw.py"),
-        figure="redundancy_symmetries",
-
-
-use rule draw_redundancy_counts as draw_redundancy_jacobian with:
-    input:
-        f"{REDUNDANCY}/jacobian.parquet",
-    output:
-        pdf=f"{FIGURES}/redundancy/jacobian.pdf",
-        svg=report(
-            f"{FIGURES}/redundancy/jacobian.svg",
-            caption="../report/redundancy_jacobian.rst",
-            category="Redundancy",
-            labels={"figure": "How the ranks were decided"},
-        ),
-    log:
-        f"logs/{FIGURES}/redundancy/jacobian.log",
-    params:
-        code=code_of("draw.py"),
-        figure="redundancy_jacobian",
-
-
-use rule draw_redundancy_counts as draw_redundancy_falsifier with:
-    input:
-        f"{REDUNDANCY}/falsifier.parquet",
-    output:
-        pdf=f"{FIGURES}/redundancy/falsifier.pdf",
-        svg=report(
-            f"{FIGURES}/redundancy/falsifier.svg",
-            caption="../report/redundancy_falsifier.rst",
-            category="Redundancy",
-            labels={"table": "The claimed rotation, tried"},
-        ),
-    log:
-        f"logs/{FIGURES}/redundancy/falsifier.log",
-    params:
-        code=code_of("draw.py"),
-        figure="redundancy_falsifier",
-
-
-use rule draw_redundancy_counts as draw_redundancy_checks with:
-    input:
-        f"{REDUNDANCY}/checks.parquet",
-    output:
-        pdf=f"{FIGURES}/redundancy/checks.pdf",
-        svg=report(
-            f"{FIGURES}/redundancy/checks.svg",
-            caption="../report/redundancy_checks.rst",
-            category="Redundancy",
-            labels={"table": "Symmetries on real checkpoints"},
-        ),
-    log:
-        f"logs/{FIGURES}/redundancy/checks.log",
-    params:
-        code=code_of("draw.py"),
-        figure="redundancy_checks",

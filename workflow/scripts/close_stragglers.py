@@ -6,11 +6,13 @@ with reporting(snakemake):
     from pathlib import Path
 
     from normgauge.checkpoints.opening import open_checkpoint
-    from normgauge.recovery.recover import close_stragglers
-    from normgauge.recovery.second_stage import Protocol
+    from normgauge.exact_recovery.closing import close_stragglers
+    from normgauge.exact_recovery.second_stage import Protocol
 
     set_arithmetic(snakemake.threads)
     params, given = snakemake.params, snakemake.input
     checkpoint = open_checkpoint(given.checkpoint, params.entry.get("config"))
     places = Path(given.observations), Path(given.solution), Path(snakemake.output[0])
-    close_stragglers(checkpoint, *places, params.rows, params.seed, Protocol(params.outputs, params.chunks))
+    close_stragglers(
+        checkpoint, *places, params.rows, params.seed, Protocol(params.outputs, params.chunks)
+    )

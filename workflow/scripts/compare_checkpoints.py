@@ -6,15 +6,17 @@ with reporting(snakemake):
     import json
     from pathlib import Path
 
-    from normgauge.comparison.study import compare_folders
+    from normgauge.checkpoint_comparison.study import compare_folders
     from normgauge.provenance import execution_environment
 
     set_arithmetic(snakemake.threads)
     params, given = snakemake.params, snakemake.input
     metadata = execution_environment() | {"seed": str(params.seed)}
     for side in ("a", "b"):
-        manifest = json.loads(Path(given[f"manifest_{side}"]).read_text())
-        metadata |= {f"{key}_{side}": manifest[key] for key in ("model", "revision", "weights_sha256")}
+        manifest = json.loads(Path(given[f"manifest_{side}"]).read_text(encoding="utf-8"))
+        metadata |= {
+            f"{key}_{side}": manifest[key] for key in ("model", "revision", "weights_sha256")
+        }
     compare_folders(
         (given.checkpoint_a, given.checkpoint_b),
         dict(snakemake.output.items()),

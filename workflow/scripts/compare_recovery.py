@@ -6,8 +6,10 @@ with reporting(snakemake):
     from pathlib import Path
 
     from normgauge.checkpoints.opening import open_checkpoint
-    from normgauge.recovery.compare import provenance, write_comparison
+    from normgauge.exact_recovery.compare import provenance, write_comparison
 
     given = snakemake.input
     checkpoint = open_checkpoint(given.checkpoint, snakemake.params.entry.get("config"))
-    write_comparison(checkpoint, provenance(given.manifest), Path(given.closed), dict(snakemake.output.items()))
+    write_comparison(
+        checkpoint, provenance(given.manifest), Path(given.closed), dict(snakemake.output.items())
+    )

@@ -5,8 +5,8 @@ from _script import reporting
 with reporting(snakemake):
     from pathlib import Path
 
-    from normgauge.recovery.compare import provenance, route_rows
-    from normgauge.schemas.recovery import tables
+    from normgauge.exact_recovery.compare import provenance, route_rows
+    from normgauge.schemas.exact_recovery import tables
 
     given = snakemake.input
     rows = route_rows(Path(given.first), Path(given.second))

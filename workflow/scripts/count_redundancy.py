@@ -1,4 +1,6 @@
-"""Count the redundant directions of every architecture, beside what is claimed and what was measured."""
+"""Count the redundant directions of every architecture, beside what is claimed and what was
+measured.
+"""
 
 from _script import reporting
 
@@ -7,7 +9,11 @@ with reporting(snakemake):
 
     from normgauge.redundancy.files import write_counts
 
-    checkpoints = zip(snakemake.params.names, zip(snakemake.input.checkpoints, snakemake.params.entries, strict=True), strict=True)
+    checkpoints = zip(
+        snakemake.params.names,
+        zip(snakemake.input.checkpoints, snakemake.params.entries, strict=True),
+        strict=True,
+    )
     write_counts(
         {Path(path).stem: path for path in snakemake.input.shapes},
         dict(checkpoints),

@@ -6,5 +6,5 @@ with reporting(snakemake):
     from normgauge.render.drawing import draw
 
     made = snakemake.output
-    for table in snakemake.params.tables:
-        draw(table, snakemake.input[table], [made[f"{table}_pdf"], made[f"{table}_svg"]])
+    for figure, table in snakemake.params.figures.items():
+        draw(figure, snakemake.input[table], [made[f"{figure}_pdf"], made[f"{figure}_svg"]])

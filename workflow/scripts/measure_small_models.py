@@ -1,4 +1,6 @@
-"""Measure the nullity of the Jacobians of small random models, and try the claimed rotation on one block."""
+"""Measure the nullity of the Jacobians of small random models, and try the claimed rotation on one
+block.
+"""
 
 from _script import reporting, set_arithmetic
 

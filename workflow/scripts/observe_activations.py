@@ -4,7 +4,7 @@ from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
     from normgauge.checkpoints.opening import open_checkpoint
-    from normgauge.recovery.observe import observe
+    from normgauge.exact_recovery.observe import observe
 
     set_arithmetic(snakemake.threads)
     params = snakemake.params

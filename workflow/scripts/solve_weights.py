@@ -3,7 +3,14 @@
 from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
-    from normgauge.recovery.solve import main
+    from normgauge.exact_recovery.solve import main
 
     set_arithmetic(snakemake.threads)
-    main([snakemake.input.observations, snakemake.output[0], "--arithmetic", snakemake.params.arithmetic])
+    main(
+        [
+            snakemake.input.observations,
+            snakemake.output[0],
+            "--arithmetic",
+            snakemake.params.arithmetic,
+        ]
+    )

@@ -1,14 +1,10 @@
-"""Write one table of the study from the measurements of its checkpoints."""
+"""Write tables of results from the measurements that are given by what they are."""
 
-from _script import reporting
+from _script import named_files, reporting
 
 with reporting(snakemake):
-    from normgauge.render.tables import write_table
+    from normgauge.render.tabulating import write_table
 
-    write_table(
-        snakemake.params.table,
-        snakemake.input.measured,
-        snakemake.input.published,
-        snakemake.output.parquet,
-        snakemake.output.csv,
-    )
+    made = snakemake.output
+    for table in snakemake.params.tables:
+        write_table(table, named_files(snakemake.input), made[table], made[f"{table}_csv"])

@@ -8,7 +8,17 @@ with reporting(snakemake):
     from normgauge.training.train import train
 
     set_arithmetic(snakemake.threads)
-    model, revision, entry = snakemake.wildcards.model, snakemake.wildcards.revision, snakemake.params.entry
+    model, revision, entry = (
+        snakemake.wildcards.model,
+        snakemake.wildcards.revision,
+        snakemake.params.entry,
+    )
     folder = snakemake.output.checkpoint
-    train(parse_source(model, entry).recipe, seed_of(revision), snakemake.input.corpus, folder, snakemake.threads)
+    train(
+        parse_source(model, entry).recipe,
+        seed_of(revision),
+        snakemake.input.corpus,
+        folder,
+        snakemake.threads,
+    )
     describe_checkpoint(model, revision, entry, folder, snakemake.output.manifest)

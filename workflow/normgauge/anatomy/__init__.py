@@ -1,13 +1,29 @@
-"""What a model is made of: `describe(config)` gives every tensor, map, norm and measuring site of a transformers class.
+"""What a model is made of: `describe(config)` gives every tensor, map, norm and measuring site of a
+transformers class.
 
-The only place that knows module names. A new family is one module with `describe` and one line in FAMILIES; see docs/anatomy.md.
+The only place that knows module names. A new family is one module with `describe`, and its lines in
+FAMILIES and _CLASSES; see docs/anatomy.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from normgauge.anatomy import albert, bert, dinov2, gated_decoder, gpt2, gpt_neox, roberta, sceptr, t5, vit, whisper
+from normgauge.anatomy import (
+    albert,
+    bert,
+    dinov2,
+    distilbert,
+    gated_decoder,
+    gpt2,
+    gpt_neox,
+    roberta,
+    sceptr,
+    t5,
+    vit,
+    whisper,
+)
 from normgauge.anatomy.structure import Anatomy
 from normgauge.errors import InputError
 
@@ -17,6 +33,7 @@ FAMILIES = {
     "bert": bert.describe,
     "roberta": roberta.describe,
     "albert": albert.describe,
+    "distilbert": distilbert.describe,
     "vit": vit.describe,
     "dinov2": dinov2.describe,
     "whisper": whisper.describe,
@@ -32,18 +49,49 @@ FAMILIES = {
 }
 
 
-def describe(config: Any) -> Anatomy:
-    """The anatomy of the class named by `config.architectures[0]`, from the config alone; no weights are read or made.
+_CLASSES: dict[str, Iterable[str]] = {
+    **{
+        "gpt2": gpt2.CLASSES,
+        "gpt_neox": gpt_neox.CLASSES,
+        "bert": bert.CLASSES,
+        "roberta": roberta.CLASSES,
+    },
+    **{
+        "albert": albert.CLASSES,
+        "distilbert": distilbert.CLASSES,
+        "vit": vit.CLASSES,
+        "dinov2": dinov2.CLASSES,
+    },
+    **{"whisper": whisper.CLASSES, "t5": t5.CLASSES, "sceptr": (sceptr.ARCHITECTURE,)},
+    **{family: gated_decoder.classes(family) for family in gated_decoder.FACTS},
+}
 
-    `config` is a transformers PretrainedConfig, or any object with SCEPTR's attributes (see `anatomy.sceptr`).
-    Raises InputError on a family, class or option that is not described, naming it and what is known.
+
+def described_classes(family: str) -> tuple[str, ...]:
+    """The classes of a family that `describe` knows, the bare one first. Raises KeyError for an
+    unknown family.
+    """
+    return tuple(_CLASSES[family])
+
+
+def describe(config: Any) -> Anatomy:
+    """The anatomy of the class named by `config.architectures[0]`, from the config alone; no
+    weights are read or made.
+
+    `config` is a transformers PretrainedConfig, or any object with SCEPTR's attributes (see
+    `anatomy.sceptr`). Raises InputError on a family, class or option that is not described, naming
+    it and what is known.
     """
     family = getattr(config, "model_type", None)
     if family not in FAMILIES:
         raise InputError(
-            f"config: model_type is {family!r}, expected one of {', '.join(FAMILIES)}; describing another family needs its table of "
+            f"config: model_type is {family!r}, expected one of {', '.join(FAMILIES)}; describing "
+            "another family needs its table of "
             f"tensors, norms and sites, a module in normgauge/anatomy (docs/anatomy.md)"
         )
     if config.num_hidden_layers < 1:
-        raise InputError(f"{family} config: num_hidden_layers is {config.num_hidden_layers}, expected at least 1; correct it")
+        raise InputError(
+            f"{family} config: num_hidden_layers is {config.num_hidden_layers}, expected at least "
+            "1; correct it"
+        )
     return FAMILIES[family](config)

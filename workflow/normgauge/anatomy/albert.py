@@ -1,8 +1,10 @@
-"""ALBERT: post-norm encoder whose few layers are run again and again, behind a narrower normalised embedding.
+"""ALBERT: post-norm encoder whose few layers are run again and again, behind a narrower normalised
+embedding.
 
-A layer that serves several blocks is listed once, under the number of the first block that runs it. Its sites are told apart
-by `call`. A map's norm is the one that feeds it at every call: the query, key and value maps of a shared layer are fed by the
-embedding projection first and by a norm later, so theirs is None, while each call's site names its own.
+A layer that serves several blocks is listed once, under the number of the first block that runs it.
+Its sites are told apart by `call`. A map's norm is the one that feeds it at every call: the query,
+key and value maps of a shared layer are fed by the embedding projection first and by a norm later,
+so theirs is None, while each call's site names its own.
 """
 
 from __future__ import annotations
@@ -10,15 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from normgauge.anatomy.build import Builder, head_size, join, layer_norm, select_architecture
+from normgauge.anatomy.assembly import layer_norm
+from normgauge.anatomy.build import Builder, join
+from normgauge.anatomy.options import even_head_size, select_architecture
 from normgauge.anatomy.post_norm_encoder import STACK, Head, MaskedHead, add_embeddings, add_heads
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
 
-MASKED = MaskedHead("predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias")
+MASKED = MaskedHead(
+    "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"
+)
 CLASSES = {
     "AlbertModel": Head("", pooler=True),
     "AlbertForMaskedLM": Head("albert", masked=MASKED),
-    "AlbertForPreTraining": Head("albert", pooler=True, masked=MASKED, label="sop_classifier.classifier"),
+    "AlbertForPreTraining": Head(
+        "albert", pooler=True, masked=MASKED, label="sop_classifier.classifier"
+    ),
     "AlbertForSequenceClassification": Head("albert", pooler=True, label="classifier"),
     "AlbertForMultipleChoice": Head("albert", pooler=True, label="classifier", label_size=1),
     "AlbertForTokenClassification": Head("albert", label="classifier"),
@@ -34,7 +42,9 @@ def describe(config: Any) -> Anatomy:
     embedded = builder.space("embedding", SpaceKind.OTHER, config.embedding_size)
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding_norm = add_embeddings(builder, config, head.prefix, embedded)
-    builder.head(join(head.prefix, "encoder.embedding_hidden_mapping_in"), embedded, embedding_norm, residual)
+    builder.head(
+        join(head.prefix, "encoder.embedding_hidden_mapping_in"), embedded, embedding_norm, residual
+    )
     blocks = _blocks(config, join(head.prefix, "encoder"))
     builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
     for layer in dict.fromkeys(blocks):
@@ -42,7 +52,15 @@ def describe(config: Any) -> Anatomy:
     for number in range(1, len(blocks) + 1):
         _sites(builder, blocks, number, residual)
     builder.stack(STACK, residual, blocks, terminal_norm=None, causal=False)
-    add_heads(builder, config, head, residual, _output_norm(blocks[-1]), embedded, join(head.prefix, "pooler"))
+    add_heads(
+        builder,
+        config,
+        head,
+        residual,
+        _output_norm(blocks[-1]),
+        embedded,
+        join(head.prefix, "pooler"),
+    )
     return builder.finish()
 
 
@@ -51,7 +69,10 @@ def _blocks(config: Any, encoder: str) -> list[str]:
     modules = []
     for index in range(config.num_hidden_layers):
         group = int(index / (config.num_hidden_layers / config.num_hidden_groups))
-        modules += [f"{encoder}.albert_layer_groups.{group}.albert_layers.{inner}" for inner in range(config.inner_group_num)]
+        modules += [
+            f"{encoder}.albert_layer_groups.{group}.albert_layers.{inner}"
+            for inner in range(config.inner_group_num)
+        ]
     return modules
 
 
@@ -60,7 +81,9 @@ def _output_norm(layer: str) -> str:
 
 
 def _input_norm(blocks: Sequence[str], index: int) -> str | None:
-    """The norm whose output enters the block at `index`: the previous block's, none for the embedding projection."""
+    """The norm whose output enters the block at `index`: the previous block's, none for the
+    embedding projection.
+    """
     return _output_norm(blocks[index - 1]) if index else None
 
 
@@ -75,14 +98,23 @@ def _modules(layer: str) -> dict[str, str]:
     }
 
 
-def _layer(builder: Builder, config: Any, layer: str, blocks: Sequence[str], residual: Space) -> None:
+def _layer(
+    builder: Builder, config: Any, layer: str, blocks: Sequence[str], residual: Space
+) -> None:
     prefix = f"{STACK}/block.{blocks.index(layer) + 1}/"
     feeding = {_input_norm(blocks, index) for index, block in enumerate(blocks) if block == layer}
     input_norm = feeding.pop() if len(feeding) == 1 else None
-    spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
+    spaces = builder.attention_spaces(prefix, config.num_attention_heads, even_head_size(config))
     builder.projections(prefix, spaces, _modules(layer), residual, input_norm)
     attention_norm = builder.norm(f"{layer}.attention.LayerNorm", residual)
-    builder.feed_forward(prefix, config.intermediate_size, residual, attention_norm, config.hidden_act, _modules(layer))
+    builder.feed_forward(
+        prefix,
+        config.intermediate_size,
+        residual,
+        attention_norm,
+        config.hidden_act,
+        _modules(layer),
+    )
     builder.norm(_output_norm(layer), residual)
 
 
@@ -90,6 +122,17 @@ def _sites(builder: Builder, blocks: Sequence[str], number: int, residual: Space
     layer = blocks[number - 1]
     call = blocks[: number - 1].count(layer)
     attention_norm = f"{layer}.attention.LayerNorm"
-    builder.schur_sites(STACK, number, _modules(layer), _input_norm(blocks, number - 1), attention_norm, call)
-    builder.site(STACK, number, "after_attention", attention_norm, "output", residual.size, attention_norm, call)
+    builder.schur_sites(
+        STACK, number, _modules(layer), _input_norm(blocks, number - 1), attention_norm, call
+    )
+    builder.site(
+        STACK,
+        number,
+        "after_attention",
+        attention_norm,
+        "output",
+        residual.size,
+        attention_norm,
+        call,
+    )
     builder.site(STACK, number, "output", layer, "output", residual.size, _output_norm(layer), call)

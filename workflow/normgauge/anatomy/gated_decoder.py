@@ -1,4 +1,6 @@
-"""Llama, Mistral, Qwen2, Qwen3 and Gemma 1-3: one RMSNorm decoder with rotary positions and a gated feed-forward, told apart by facts."""
+"""Llama, Mistral, Qwen2, Qwen3 and Gemma 1-3: one RMSNorm decoder with rotary positions and a gated
+feed-forward, told apart by facts.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normgauge.anatomy.build import Builder, Readout, head_size, join, refuse_options, rms_norm, rotary_size, select_architecture
+from normgauge.anatomy.assembly import rms_norm
+from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.options import head_size, refuse_options, rotary_size, select_architecture
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
 
 STACK = "decoder"
@@ -17,9 +21,10 @@ EXPERT_OPTIONS = ("num_experts", "num_local_experts", "n_routed_experts", "add_c
 class Facts:
     """What distinguishes one family of gated decoders.
 
-    `classes` is the stem of its class names, `base` its headless class. `biased` gives the attention maps that have a bias.
-    `sandwich` adds a norm after each sublayer, `head_norms` a norm on each query and key head. `gain_offset` is 1
-    where the stored gain w stands for 1 + w. `activation` is the config key that holds the activation's name.
+    `classes` is the stem of its class names, `base` its headless class. `biased` gives the
+    attention maps that have a bias. `sandwich` adds a norm after each sublayer, `head_norms` a norm
+    on each query and key head. `gain_offset` is 1 where the stored gain w stands for 1 + w.
+    `activation` is the config key that holds the activation's name.
     """
 
     classes: str
@@ -37,7 +42,9 @@ def _all_if_attention_bias(config: Any) -> tuple[str, ...]:
 
 
 FACTS = {
-    "llama": Facts("Llama", "LlamaModel", _all_if_attention_bias, mlp_bias=lambda config: config.mlp_bias),
+    "llama": Facts(
+        "Llama", "LlamaModel", _all_if_attention_bias, mlp_bias=lambda config: config.mlp_bias
+    ),
     "mistral": Facts("Mistral", "MistralModel", lambda config: ()),
     "qwen2": Facts("Qwen2", "Qwen2Model", lambda config: ("query", "key", "value")),
     "qwen3": Facts("Qwen3", "Qwen3Model", _all_if_attention_bias, head_norms=True),
@@ -63,37 +70,60 @@ FACTS = {
 
 
 def describe(config: Any) -> Anatomy:
-    """The anatomy of a gated decoder's config. Raises InputError on experts, cross-attention or an unknown class."""
+    """The anatomy of a gated decoder's config. Raises InputError on experts, cross-attention or an
+    unknown class.
+    """
     facts = FACTS[config.model_type]
     refuse_options(config, EXPERT_OPTIONS)
-    prefix, readout = select_architecture(config, _classes(facts))
+    prefix, readout = select_architecture(config, classes(config.model_type))
     placement = Placement.SANDWICH if facts.sandwich else Placement.PRE
     style = rms_norm(config.rms_norm_eps, facts.gain_offset)
-    builder = Builder(config.model_type, config.architectures[0], placement, Positions.ROTARY, style, rotary_size(config))
+    builder = Builder(
+        config.model_type,
+        config.architectures[0],
+        placement,
+        Positions.ROTARY,
+        style,
+        rotary_size(config),
+    )
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding = f"{join(prefix, 'embed_tokens')}.weight"
-    builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
+    builder.embedding(
+        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    )
     blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
 
     def add_block(module: str, number: int) -> None:
         _block(builder, config, facts, module, number, residual)
 
     terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, join(prefix, "norm"), causal=not getattr(config, "use_bidirectional_attention", False)
+        STACK,
+        residual,
+        blocks,
+        add_block,
+        join(prefix, "norm"),
+        causal=not getattr(config, "use_bidirectional_attention", False),
     )
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
 
 
-def _classes(facts: Facts) -> dict[str, tuple[str, Readout | None]]:
+def classes(family: str) -> dict[str, tuple[str, Readout | None]]:
+    """Prefix and readout of each class of a family, the bare one first."""
+    facts = FACTS[family]
     return {
         facts.base: ("", None),
         f"{facts.classes}ForCausalLM": ("model", Readout("lm_head")),
-        f"{facts.base.removesuffix('Model')}ForSequenceClassification": ("model", Readout("score", labels=True)),
+        f"{facts.base.removesuffix('Model')}ForSequenceClassification": (
+            "model",
+            Readout("score", labels=True),
+        ),
     }
 
 
-def _block(builder: Builder, config: Any, facts: Facts, module: str, number: int, residual: Space) -> None:
+def _block(
+    builder: Builder, config: Any, facts: Facts, module: str, number: int, residual: Space
+) -> None:
     prefix = f"{STACK}/block.{number}/"
     attention, mlp = f"{module}.self_attn", f"{module}.mlp"
     modules = {
@@ -107,16 +137,30 @@ def _block(builder: Builder, config: Any, facts: Facts, module: str, number: int
     }
     size = head_size(config)
     attention_norm = builder.norm(f"{module}.input_layernorm", residual)
-    spaces = builder.attention_spaces(prefix, config.num_attention_heads, size, config.num_key_value_heads)
-    builder.projections(prefix, spaces, modules, residual, attention_norm, biased=facts.biased(config))
+    spaces = builder.attention_spaces(
+        prefix, config.num_attention_heads, size, config.num_key_value_heads
+    )
+    builder.projections(
+        prefix, spaces, modules, residual, attention_norm, biased=facts.biased(config)
+    )
     if facts.head_norms:
         builder.norm(f"{attention}.q_norm", spaces.query, size)
         builder.norm(f"{attention}.k_norm", spaces.key, size)
     if facts.sandwich:
         builder.norm(f"{module}.post_attention_layernorm", residual)
-    mlp_norm = builder.norm(f"{module}.{'pre_feedforward' if facts.sandwich else 'post_attention'}_layernorm", residual)
+    mlp_norm = builder.norm(
+        f"{module}.{'pre_feedforward' if facts.sandwich else 'post_attention'}_layernorm", residual
+    )
     activation = getattr(config, facts.activation)
-    builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, activation, modules, bias=facts.mlp_bias(config))
+    builder.feed_forward(
+        prefix,
+        config.intermediate_size,
+        residual,
+        mlp_norm,
+        activation,
+        modules,
+        bias=facts.mlp_bias(config),
+    )
     if facts.sandwich:
         builder.norm(f"{module}.post_feedforward_layernorm", residual)
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)

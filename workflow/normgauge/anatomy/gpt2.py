@@ -1,10 +1,14 @@
-"""GPT-2: pre-norm decoder, learned positions, weights stored in x out, query/key/value fused in that order."""
+"""GPT-2: pre-norm decoder, learned positions, weights stored in x out, query/key/value fused in
+that order.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import Builder, Readout, head_size, join, layer_norm, refuse_options, select_architecture, whole
+from normgauge.anatomy.assembly import layer_norm, whole
+from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.options import even_head_size, refuse_options, select_architecture
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Role, Space, SpaceKind
 
 CLASSES = {
@@ -24,7 +28,9 @@ def describe(config: Any) -> Anatomy:
     builder = Builder("gpt2", config.architectures[0], Placement.PRE, Positions.ABSOLUTE, style)
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding = f"{join(prefix, 'wte')}.weight"
-    builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
+    builder.embedding(
+        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    )
     positions = builder.space("position", SpaceKind.POSITION, config.max_position_embeddings)
     builder.embedding(f"{join(prefix, 'wpe')}.weight", positions, residual)
     blocks = [join(prefix, f"h.{index}") for index in range(config.num_hidden_layers)]
@@ -32,7 +38,9 @@ def describe(config: Any) -> Anatomy:
     def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
 
-    terminal = builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "ln_f"), causal=True)
+    terminal = builder.pre_norm_stack(
+        STACK, residual, blocks, add_block, join(prefix, "ln_f"), causal=True
+    )
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
 
@@ -46,12 +54,25 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
         "down": f"{module}.mlp.c_proj",
     }
     attention_norm = builder.norm(f"{module}.ln_1", residual)
-    spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
-    fused = {f"{prefix}query": spaces.query, f"{prefix}key": spaces.key, f"{prefix}value": spaces.value}
-    builder.linear(modules["query"], fused, whole(Role.READ, residual), attention_norm, input_first=True)
-    builder.linear(modules["attention_output"], {f"{prefix}attention_output": residual}, spaces.mixed, input_first=True)
+    spaces = builder.attention_spaces(prefix, config.num_attention_heads, even_head_size(config))
+    fused = {
+        f"{prefix}query": spaces.query,
+        f"{prefix}key": spaces.key,
+        f"{prefix}value": spaces.value,
+    }
+    builder.linear(
+        modules["query"], fused, whole(Role.READ, residual), attention_norm, input_first=True
+    )
+    builder.linear(
+        modules["attention_output"],
+        {f"{prefix}attention_output": residual},
+        spaces.mixed,
+        input_first=True,
+    )
     mlp_norm = builder.norm(f"{module}.ln_2", residual)
     size = config.n_inner or 4 * config.hidden_size
-    builder.feed_forward(prefix, size, residual, mlp_norm, config.activation_function, modules, input_first=True)
+    builder.feed_forward(
+        prefix, size, residual, mlp_norm, config.activation_function, modules, input_first=True
+    )
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
     builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})

@@ -1,22 +1,24 @@
-"""GPT-NeoX (Pythia): rotary decoder, attention and feed-forward in parallel or in sequence, query/key/value interleaved per head."""
+"""GPT-NeoX (Pythia): rotary decoder, attention and feed-forward in parallel or in sequence,
+query/key/value interleaved per head.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import (
-    Attention,
-    Builder,
-    Readout,
-    head_size,
-    join,
-    layer_norm,
-    refuse_options,
-    rotary_size,
-    select_architecture,
-    whole,
+from normgauge.anatomy.assembly import layer_norm, whole
+from normgauge.anatomy.build import Attention, Builder, Readout, join
+from normgauge.anatomy.options import head_size, refuse_options, rotary_size, select_architecture
+from normgauge.anatomy.structure import (
+    Anatomy,
+    Axis,
+    Placement,
+    Positions,
+    Role,
+    Segment,
+    Space,
+    SpaceKind,
 )
-from normgauge.anatomy.structure import Anatomy, Axis, Placement, Positions, Role, Segment, Space, SpaceKind
 
 CLASSES = {
     "GPTNeoXModel": ("", None),
@@ -33,16 +35,22 @@ def describe(config: Any) -> Anatomy:
     prefix, readout = select_architecture(config, CLASSES)
     placement = Placement.PARALLEL if config.use_parallel_residual else Placement.PRE
     style = layer_norm(config.layer_norm_eps)
-    builder = Builder("gpt_neox", config.architectures[0], placement, Positions.ROTARY, style, rotary_size(config))
+    builder = Builder(
+        "gpt_neox", config.architectures[0], placement, Positions.ROTARY, style, rotary_size(config)
+    )
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding = f"{join(prefix, 'embed_in')}.weight"
-    builder.embedding(embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual)
+    builder.embedding(
+        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    )
     blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
 
     def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
 
-    terminal = builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "final_layer_norm"), causal=True)
+    terminal = builder.pre_norm_stack(
+        STACK, residual, blocks, add_block, join(prefix, "final_layer_norm"), causal=True
+    )
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
 
@@ -57,15 +65,39 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     }
     attention_norm = builder.norm(f"{module}.input_layernorm", residual)
     spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
-    fused = {f"{prefix}query": spaces.query, f"{prefix}key": spaces.key, f"{prefix}value": spaces.value}
+    fused = {
+        f"{prefix}query": spaces.query,
+        f"{prefix}key": spaces.key,
+        f"{prefix}value": spaces.value,
+    }
     biased = config.attention_bias
-    builder.linear(modules["query"], fused, whole(Role.READ, residual), attention_norm, writes=_interleaved(spaces), bias=biased)
-    builder.linear(modules["attention_output"], {f"{prefix}attention_output": residual}, spaces.mixed, bias=biased)
+    builder.linear(
+        modules["query"],
+        fused,
+        whole(Role.READ, residual),
+        attention_norm,
+        writes=_interleaved(spaces),
+        bias=biased,
+    )
+    builder.linear(
+        modules["attention_output"],
+        {f"{prefix}attention_output": residual},
+        spaces.mixed,
+        bias=biased,
+    )
     mlp_norm = builder.norm(f"{module}.post_attention_layernorm", residual)
-    builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules)
+    builder.feed_forward(
+        prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules
+    )
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
     # in parallel, the stream after attention alone exists nowhere
-    builder.block_sites(STACK, number, module, residual, {} if config.use_parallel_residual else {"after_attention": mlp_norm})
+    builder.block_sites(
+        STACK,
+        number,
+        module,
+        residual,
+        {} if config.use_parallel_residual else {"after_attention": mlp_norm},
+    )
 
 
 def _interleaved(spaces: Attention) -> Axis:
@@ -75,5 +107,9 @@ def _interleaved(spaces: Attention) -> Axis:
     parts = (spaces.query, spaces.key, spaces.value)
     return Axis(
         Role.WRITE,
-        tuple(Segment(space.name, head * size, (head + 1) * size) for head in range(heads) for space in parts),
+        tuple(
+            Segment(space.name, head * size, (head + 1) * size)
+            for head in range(heads)
+            for space in parts
+        ),
     )

@@ -1,8 +1,10 @@
-"""SCEPTR: torch's post-norm TransformerEncoder over one-hot (or BLOSUM, or learned) amino-acid features.
+"""SCEPTR: torch's post-norm TransformerEncoder over one-hot (or BLOSUM, or learned) amino-acid
+features.
 
-The config needs model_type, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size and token_embedder,
-the embedder's class name as in the variant's config.json. Tensor names are those of the published state dicts;
-the embedder concatenates token, position and compartment features in that order.
+The config needs model_type, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size
+and token_embedder, the embedder's class name as in the variant's config.json. Tensor names are
+those of the published state dicts; the embedder concatenates token, position and compartment
+features in that order.
 """
 
 from __future__ import annotations
@@ -10,8 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from normgauge.anatomy.build import Builder, head_size, join, layer_norm, whole
-from normgauge.anatomy.structure import Anatomy, Axis, Placement, Positions, Role, Segment, Space, SpaceKind
+from normgauge.anatomy.assembly import layer_norm, whole
+from normgauge.anatomy.build import Builder, join
+from normgauge.anatomy.options import head_size
+from normgauge.anatomy.structure import (
+    Anatomy,
+    Axis,
+    Placement,
+    Positions,
+    Role,
+    Segment,
+    Space,
+    SpaceKind,
+)
 from normgauge.errors import InputError
 
 STACK = "encoder"
@@ -24,7 +37,9 @@ EMBEDDER, ATTENTION_STACK = "_token_embedder", "_self_attention_stack"
 
 @dataclass(frozen=True)
 class Embedder:
-    """How a variant embeds: number of compartments with the null one, and whether by one-hot, BLOSUM or learned tables."""
+    """How a variant embeds: number of compartments with the null one, and whether by one-hot,
+    BLOSUM or learned tables.
+    """
 
     compartments: int
     tokens: str = "one-hot"
@@ -51,7 +66,10 @@ def describe(config: Any) -> Anatomy:
     else:
         _feature_embeddings(builder, embedder, residual)
         path = join(ATTENTION_STACK, "_standard_stack")
-    blocks = [join(path, f"_self_attention_stack.layers.{index}") for index in range(config.num_hidden_layers)]
+    blocks = [
+        join(path, f"_self_attention_stack.layers.{index}")
+        for index in range(config.num_hidden_layers)
+    ]
     builder.site(STACK, 0, "embedding", blocks[0], "input", residual.size)
     norm: str | None = None
     for number, module in enumerate(blocks, start=1):
@@ -65,7 +83,10 @@ def describe(config: Any) -> Anatomy:
 def _embedder(config: Any) -> Embedder:
     name = getattr(config, "token_embedder", None)
     if name not in EMBEDDERS:
-        raise InputError(f"sceptr config: token_embedder is {name!r}, expected one of {', '.join(EMBEDDERS)}; take it from config.json")
+        raise InputError(
+            f"sceptr config: token_embedder is {name!r}, expected one of {', '.join(EMBEDDERS)}; "
+            "take it from config.json"
+        )
     return EMBEDDERS[name]
 
 
@@ -80,12 +101,16 @@ def _learned_embeddings(builder: Builder, embedder: Embedder, residual: Space) -
     tokens, compartments = _rows(builder, embedder)
     positions = builder.space("position", SpaceKind.POSITION, POSITIONS)
     builder.embedding(f"{EMBEDDER}.token_embedding.weight", tokens, residual)
-    builder.embedding(f"{EMBEDDER}.position_embedding.position_embedding_matrix", positions, residual)
+    builder.embedding(
+        f"{EMBEDDER}.position_embedding.position_embedding_matrix", positions, residual
+    )
     builder.embedding(f"{EMBEDDER}.compartment_embedding.weight", compartments, residual)
 
 
 def _feature_embeddings(builder: Builder, embedder: Embedder, residual: Space) -> None:
-    """Tables that write runs of a feature space, which a projection without bias carries to the residual stream."""
+    """Tables that write runs of a feature space, which a projection without bias carries to the
+    residual stream.
+    """
     tokens, compartments = _rows(builder, embedder)
     letters = AMINO_ACIDS if embedder.tokens == "blosum" else tokens.size - 1
     features = builder.space("features", SpaceKind.OTHER, letters + 1 + compartments.size - 1)
@@ -93,15 +118,29 @@ def _feature_embeddings(builder: Builder, embedder: Embedder, residual: Space) -
     compartment_run = Axis(Role.WRITE, (Segment(features.name, letters + 1, features.size),))
     if embedder.tokens == "blosum":
         special = builder.space("special token", SpaceKind.VOCABULARY, SPECIAL_TOKENS)
-        builder.tensor(f"{EMBEDDER}._blosum_embedding._blosum_embeddings", whole(Role.INDEX, tokens), token_run)
-        builder.tensor(f"{EMBEDDER}._blosum_embedding._special_token_embeddings.weight", whole(Role.INDEX, special), token_run)
+        builder.tensor(
+            f"{EMBEDDER}._blosum_embedding._blosum_embeddings", whole(Role.INDEX, tokens), token_run
+        )
+        builder.tensor(
+            f"{EMBEDDER}._blosum_embedding._special_token_embeddings.weight",
+            whole(Role.INDEX, special),
+            token_run,
+        )
     else:
-        builder.tensor(f"{EMBEDDER}._token_embedding._token_embeddings", whole(Role.INDEX, tokens), token_run)
-    builder.tensor(f"{EMBEDDER}._compartment_embedding._token_embeddings", whole(Role.INDEX, compartments), compartment_run)
+        builder.tensor(
+            f"{EMBEDDER}._token_embedding._token_embeddings", whole(Role.INDEX, tokens), token_run
+        )
+    builder.tensor(
+        f"{EMBEDDER}._compartment_embedding._token_embeddings",
+        whole(Role.INDEX, compartments),
+        compartment_run,
+    )
     builder.head(f"{ATTENTION_STACK}._initial_projector", features, None, residual, bias=False)
 
 
-def _block(builder: Builder, config: Any, module: str, number: int, residual: Space, input_norm: str | None) -> str:
+def _block(
+    builder: Builder, config: Any, module: str, number: int, residual: Space, input_norm: str | None
+) -> str:
     """One block, fed by `input_norm` (none for the first); returns the norm that is its output."""
     prefix = f"{STACK}/block.{number}/"
     attention = f"{module}.self_attn"
@@ -112,14 +151,24 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
         "down": f"{module}.linear2",
     }
     spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
-    fused = {f"{prefix}query": spaces.query, f"{prefix}key": spaces.key, f"{prefix}value": spaces.value}
+    fused = {
+        f"{prefix}query": spaces.query,
+        f"{prefix}key": spaces.key,
+        f"{prefix}value": spaces.value,
+    }
     parameters = (f"{attention}.in_proj_weight", f"{attention}.in_proj_bias")
     builder.linear(attention, fused, whole(Role.READ, residual), input_norm, parameters=parameters)
-    builder.linear(modules["attention_output"], {f"{prefix}attention_output": residual}, spaces.mixed)
+    builder.linear(
+        modules["attention_output"], {f"{prefix}attention_output": residual}, spaces.mixed
+    )
     attention_norm = builder.norm(f"{module}.norm1", residual)
-    builder.feed_forward(prefix, config.intermediate_size, residual, attention_norm, "relu", modules)
+    builder.feed_forward(
+        prefix, config.intermediate_size, residual, attention_norm, "relu", modules
+    )
     output_norm = builder.norm(f"{module}.norm2", residual)
     builder.schur_sites(STACK, number, modules, input_norm, attention_norm)
-    builder.site(STACK, number, "after_attention", attention_norm, "output", residual.size, attention_norm)
+    builder.site(
+        STACK, number, "after_attention", attention_norm, "output", residual.size, attention_norm
+    )
     builder.site(STACK, number, "output", module, "output", residual.size, output_norm)
     return output_norm

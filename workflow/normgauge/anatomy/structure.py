@@ -1,10 +1,12 @@
 """The vocabulary in which a model is described: spaces, tensors, maps, norms, blocks, sites.
 
-Everything here is plain immutable data. Every axis of every stored tensor lives in a named space; the role says what the
-tensor does there: it READS from the space, WRITES to it, NORMALISES it (the elementwise gain of a norm), SCALES it (an
-elementwise factor that belongs to no norm), or merely INDEXES it (vocabulary, positions). Biases, norm biases included, WRITE.
+Everything here is plain immutable data. Every axis of every stored tensor lives in a named space;
+the role says what the tensor does there: it READS from the space, WRITES to it, NORMALISES it (the
+elementwise gain of a norm), SCALES it (an elementwise factor that belongs to no norm), or merely
+INDEXES it (vocabulary, positions). Biases, norm biases included, WRITE.
 
-A signed permutation G of a space therefore acts on READ and WRITE axes by G and on NORMALISE and SCALE axes by |G|.
+A signed permutation G of a space therefore acts on READ and WRITE axes by G and on NORMALISE and
+SCALE axes by |G|.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class Role(StrEnum):
 
 
 class Positions(StrEnum):
-    """How token positions enter: with the embedding, by rotating queries and keys, or as a bias on attention scores."""
+    """How token positions enter: with the embedding, by rotating queries and keys, or as a bias on
+    attention scores.
+    """
 
     ABSOLUTE = "absolute"
     ROTARY = "rotary"
@@ -57,7 +61,9 @@ class SpaceKind(StrEnum):
 
 @dataclass(frozen=True)
 class Space:
-    """A named vector space. `heads` > 1 when its coordinates split evenly into attention heads (KV groups for key and value)."""
+    """A named vector space. `heads` > 1 when its coordinates split evenly into attention heads (KV
+    groups for key and value).
+    """
 
     name: str
     kind: SpaceKind
@@ -78,10 +84,11 @@ class Segment:
 class Axis:
     """One axis of a stored tensor: its role and the runs of coordinates laid along it, in order.
 
-    A fused query/key/value axis is one Axis of several segments; an interleaved one (GPT-NeoX) has one segment per head and part.
-    Their lengths sum to the axis length. A run may occur twice: with grouped-query attention each query head's part of the
-    output projection reads its group's coordinates of the value space. A NORMALISE axis shorter than its space (query/key
-    norms) is shared by the heads of that space.
+    A fused query/key/value axis is one Axis of several segments; an interleaved one (GPT-NeoX) has
+    one segment per head and part. Their lengths sum to the axis length. A run may occur twice: with
+    grouped-query attention each query head's part of the output projection reads its group's
+    coordinates of the value space. A NORMALISE axis shorter than its space (query/key norms) is
+    shared by the heads of that space.
     """
 
     role: Role
@@ -92,7 +99,9 @@ class Axis:
         return sum(segment.stop - segment.start for segment in self.segments)
 
     def indices(self, space: str) -> tuple[int, ...]:
-        """Positions along this axis that lie in `space`, in axis order: the rows of one map in a fused tensor."""
+        """Positions along this axis that lie in `space`, in axis order: the rows of one map in a
+        fused tensor.
+        """
         found: list[int] = []
         offset = 0
         for segment in self.segments:
@@ -105,7 +114,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A stored tensor: its name in the class's state_dict and one Axis per dimension. `alias_of` names the tensor it is tied to."""
+    """A stored tensor: its name in the class's state_dict and one Axis per dimension. `alias_of`
+    names the tensor it is tied to.
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -118,13 +129,16 @@ class Tensor:
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A linear map, whatever its storage: `weight[rows]` of an out x in tensor, or the columns of an in x out one.
+    """A linear map, whatever its storage: `weight[rows]` of an out x in tensor, or the columns of
+    an in x out one.
 
-    `name` is logical, e.g. `decoder/block.3/query`; blocks count from 1. `reads`/`writes` are space names; the rows are
-    `axes[1 - input_axis].indices(writes)` of the weight's Tensor. `module` is the module whose forward input is the map's
-    input. `norm` is the name of the norm whose output that input is at every call, times `input_scale` (not 1 in T5's
-    readout alone), or None. `activation` is the elementwise function applied to the map's output before it reaches the
-    space, None for the identity. A convolution is a map of its window: the weight's axes beyond the second are the window.
+    `name` is logical, e.g. `decoder/block.3/query`; blocks count from 1. `reads`/`writes` are space
+    names; the rows are `axes[1 - input_axis].indices(writes)` of the weight's Tensor. `module` is
+    the module whose forward input is the map's input. `norm` is the name of the norm whose output
+    that input is at every call, times `input_scale` (not 1 in T5's readout alone), or None.
+    `activation` is the elementwise function applied to the map's output before it reaches the
+    space, None for the identity. A convolution is a map of its window: the weight's axes beyond the
+    second are the window.
     """
 
     name: str
@@ -141,7 +155,8 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalisation layer: module path, kind, the space it lives on, the size it normalises and the maps it feeds.
+    """A normalisation layer: module path, kind, the space it lives on, the size it normalises and
+    the maps it feeds.
 
     `size` is below the size of the space for query/key norms, which act on each head alone.
     effective gain = gain_offset + stored gain (Gemma stores w and applies 1 + w).
@@ -162,10 +177,10 @@ class Norm:
 class Site:
     """A place where activations are read.
 
-    `block` is 0 for the embedding, 1..L for blocks, L + 1 for the terminal norm.
-    `module` (path), `hook` ("input" or "output") and `call` (which call of that module within one forward pass, counted from 0)
-    locate it. `argument` names the keyword under which the tensor may be passed when hook == "input".
-    `norm` is the norm whose output the activation is, or None.
+    `block` is 0 for the embedding, 1..L for blocks, L + 1 for the terminal norm. `module` (path),
+    `hook` ("input" or "output") and `call` (which call of that module within one forward pass,
+    counted from 0) locate it. `argument` names the keyword under which the tensor may be passed
+    when hook == "input". `norm` is the norm whose output the activation is, or None.
     """
 
     id: str
@@ -183,7 +198,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Stack:
-    """One residual stream: its blocks' module paths in order, its space, terminal norm (name or None)."""
+    """One residual stream: its blocks' module paths in order, its space, terminal norm (name or
+    None).
+    """
 
     name: str
     space: str
@@ -197,8 +214,9 @@ class Stack:
 class Anatomy:
     """A model: spaces, tensors, maps, norms, stacks and sites, each listed once, in forward order.
 
-    Two spaces whose coordinates a tied tensor forces to agree are one space. With rotary positions the first `rotary_size`
-    coordinates of each query and key head turn, coordinate j together with j + rotary_size / 2.
+    Two spaces whose coordinates a tied tensor forces to agree are one space. With rotary positions
+    the first `rotary_size` coordinates of each query and key head turn, coordinate j together with
+    j + rotary_size / 2.
     """
 
     family: str
@@ -239,9 +257,15 @@ class Anatomy:
 
     @property
     def activation(self) -> str:
-        """The feed-forward activation's name, as transformers spells it; of the gate where the feed-forward is gated."""
+        """The feed-forward activation's name, as transformers spells it; of the gate where the
+        feed-forward is gated.
+        """
         kinds = {space.name: space.kind for space in self.spaces}
-        return next(item.activation for item in self.maps if item.activation and kinds[item.writes] == SpaceKind.FFN)
+        return next(
+            item.activation
+            for item in self.maps
+            if item.activation and kinds[item.writes] == SpaceKind.FFN
+        )
 
     def sites_in(self, groups: tuple[str, ...]) -> tuple[Site, ...]:
         return tuple(site for site in self.sites if site.group in groups)

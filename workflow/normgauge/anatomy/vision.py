@@ -1,11 +1,15 @@
-"""The vision encoders' common part: patch, class and position embeddings, and a pre-norm block with separate maps."""
+"""The vision encoders' common part: patch, class and position embeddings, and a pre-norm block with
+separate maps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from normgauge.anatomy.build import Builder, head_size, join, whole
+from normgauge.anatomy.assembly import whole
+from normgauge.anatomy.build import Builder, join
+from normgauge.anatomy.options import head_size
 from normgauge.anatomy.structure import Role, Space, SpaceKind
 
 STACK = "encoder"
@@ -22,21 +26,35 @@ def add_embeddings(builder: Builder, config: Any, prefix: str, residual: Space) 
     singleton = whole(Role.INDEX, builder.singleton())
     write = whole(Role.WRITE, residual)
     (height, width), (rows, columns) = _pair(config.image_size), _pair(config.patch_size)
-    positions = builder.space("position", SpaceKind.POSITION, (height // rows) * (width // columns) + 1)
+    positions = builder.space(
+        "position", SpaceKind.POSITION, (height // rows) * (width // columns) + 1
+    )
     builder.tensor(f"{path}.cls_token", singleton, singleton, write)
     builder.tensor(f"{path}.position_embeddings", singleton, whole(Role.INDEX, positions), write)
     builder.linear(
         f"{path}.patch_embeddings.projection",
         {f"{STACK}/patch": residual},
         whole(Role.INDEX, builder.space("channel", SpaceKind.PATCH, config.num_channels)),
-        window=(builder.space("patch row", SpaceKind.PATCH, rows), builder.space("patch column", SpaceKind.PATCH, columns)),
+        window=(
+            builder.space("patch row", SpaceKind.PATCH, rows),
+            builder.space("patch column", SpaceKind.PATCH, columns),
+        ),
     )
 
 
-def add_attention(builder: Builder, config: Any, prefix: str, modules: Mapping[str, str], residual: Space, norm: str) -> None:
+def add_attention(
+    builder: Builder,
+    config: Any,
+    prefix: str,
+    modules: Mapping[str, str],
+    residual: Space,
+    norm: str,
+) -> None:
     """Self-attention with separate maps whose query, key and value biases are optional."""
     spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
-    biased = ("query", "key", "value", "attention_output") if config.qkv_bias else ("attention_output",)
+    biased = (
+        ("query", "key", "value", "attention_output") if config.qkv_bias else ("attention_output",)
+    )
     builder.projections(prefix, spaces, modules, residual, norm, biased=biased)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.build import Builder, Readout, join, layer_norm, select_architecture
+from normgauge.anatomy.assembly import layer_norm
+from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.options import has_pooler, select_architecture
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
 from normgauge.anatomy.vision import STACK, add_attention, add_embeddings, attention_modules
 
@@ -26,8 +28,10 @@ def describe(config: Any) -> Anatomy:
     def add_block(module: str, number: int) -> None:
         _block(builder, config, module, number, residual)
 
-    terminal = builder.pre_norm_stack(STACK, residual, blocks, add_block, join(prefix, "layernorm"), causal=False)
-    if readout is None:
+    terminal = builder.pre_norm_stack(
+        STACK, residual, blocks, add_block, join(prefix, "layernorm"), causal=False
+    )
+    if readout is None and has_pooler(config):
         pooled = builder.space("pooled", SpaceKind.OTHER, config.pooler_output_size)
         builder.head("pooler.dense", residual, terminal, pooled, activation=config.pooler_act)
     else:
@@ -41,6 +45,8 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     attention_norm = builder.norm(f"{module}.layernorm_before", residual)
     add_attention(builder, config, prefix, modules, residual, attention_norm)
     mlp_norm = builder.norm(f"{module}.layernorm_after", residual)
-    builder.feed_forward(prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules)
+    builder.feed_forward(
+        prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules
+    )
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
     builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})

@@ -35,7 +35,8 @@ class Batch:
     """`inputs`: keyword arguments of the model's forward (ids int64, features float32).
 
     `masks[stack]`: bool (batch, positions), true where a position counts, or None when all do.
-    `groups`: of each sequence, the number of its group in the whole calibration; empty where sequences are not grouped.
+    `groups`: of each sequence, the number of its group in the whole calibration; empty where
+        sequences are not grouped.
     """
 
     inputs: Mapping[str, Tensor]
@@ -61,23 +62,33 @@ def batches(
 
     groups: into how many groups the sequences of the whole calibration are sorted; 0 for none.
 
-    `folder` is the checkpoint's, read for its preprocessor_config.json alone. Everything is verified before the first batch:
-    raises InputError when the file, or a row's content, does not have the sha256 written when it was prepared, when its kind does not
-    suit the model, or when the shard is impossible or empty.
+    `folder` is the checkpoint's, read for its preprocessor_config.json alone. Everything is
+    verified before the first batch: raises InputError when the file, or a row's content, does not
+    have the sha256 written when it was prepared, when its kind does not suit the model, or when the
+    shard is impossible or empty.
     """
     rows = tables.read(path, "calibration")
     if digest_lines(row["sha256"] for row in rows) != read_metadata(path).get("ids_sha256"):
-        raise InputError(f"{Path(path).name}: rows differ from the ids_sha256 in its metadata; delete it and rerun")
+        raise InputError(
+            f"{Path(path).name}: rows differ from the ids_sha256 in its metadata; delete it and "
+            "rerun"
+        )
     index, count = shard
     if not 0 <= index < count or count > len(rows):
-        raise InputError(f"shard {index} of {count}: expected 0 <= shard < shards <= {len(rows)} sequences; lower capture.shards")
+        raise InputError(
+            f"shard {index} of {count}: expected 0 <= shard < shards <= {len(rows)} sequences; "
+            "lower capture.shards"
+        )
     part = slice(len(rows) * index // count, len(rows) * (index + 1) // count)
     chosen = rows[part]
     numbers = sequence_groups(rows, groups)[part] if groups else ()
     channels = getattr(config, "num_channels", 3)
     for row in chosen:
         if content_sha256(row, channels) != row["sha256"]:
-            raise InputError(f"{Path(path).name}: sequence {row['sequence']} does not match its sha256; delete the file and rerun")
+            raise InputError(
+                f"{Path(path).name}: sequence {row['sequence']} does not match its sha256; delete "
+                "the file and rerun"
+            )
     assemble = _assembler(chosen[0]["kind"], Path(path).name, folder, config)
     spans = (slice(start, start + batch_size) for start in range(0, len(chosen), batch_size))
     return (replace(assemble(chosen[span]), groups=tuple(numbers[span])) for span in spans)
@@ -89,13 +100,18 @@ def sequence_groups(rows: Rows, count: int) -> list[int]:
     A jackknife over sequences leaves a group out at once. Neighbours stand together, since passages
     of one text resemble each other, and so do all crops of one picture, which lie apart.
     """
-    units = [row["source"].rpartition(", ")[0] if row["kind"] == "image" else number for number, row in enumerate(rows)]
+    units = [
+        row["source"].rpartition(", ")[0] if row["kind"] == "image" else number
+        for number, row in enumerate(rows)
+    ]
     order = {unit: place for place, unit in enumerate(dict.fromkeys(units))}
     found = min(count, len(order))
     return [order[unit] * found // len(order) for unit in units]
 
 
-def _assembler(kind: str, name: str, folder: str | os.PathLike[str], config: Any) -> Callable[[Rows], Batch]:
+def _assembler(
+    kind: str, name: str, folder: str | os.PathLike[str], config: Any
+) -> Callable[[Rows], Batch]:
     interface = interface_of(config)
     expected = {
         Interface.SPEECH: ("audio-noise",),
@@ -103,7 +119,10 @@ def _assembler(kind: str, name: str, folder: str | os.PathLike[str], config: Any
         Interface.RECEPTOR: ("token-grid",),
     }.get(interface, ("ids",))
     if kind not in expected:
-        raise InputError(f"{name}: holds {kind}, but a {config.model_type} model takes {interface}; delete it and rerun")
+        raise InputError(
+            f"{name}: holds {kind}, but a {config.model_type} model takes {interface}; delete it "
+            "and rerun"
+        )
     match interface:
         case Interface.DECODER:
             return lambda rows: Batch({"input_ids": _ids(rows)[..., 0]}, {"decoder": None})
@@ -121,12 +140,17 @@ def _assembler(kind: str, name: str, folder: str | os.PathLike[str], config: Any
 
 def _ids(rows: Rows) -> Tensor:
     """int64 (batch, positions, columns)."""
-    return torch.tensor([np.reshape(row["ids"], (-1, row["columns"])).tolist() for row in rows], dtype=torch.int64)
+    return torch.tensor(
+        [np.reshape(row["ids"], (-1, row["columns"])).tolist() for row in rows], dtype=torch.int64
+    )
 
 
 def _encoder_decoder(rows: Rows) -> Batch:
     ids = _ids(rows)
-    return Batch({"input_ids": ids[..., 0], "decoder_input_ids": ids[..., 1]}, {"encoder": None, "decoder": None})
+    return Batch(
+        {"input_ids": ids[..., 0], "decoder_input_ids": ids[..., 1]},
+        {"encoder": None, "decoder": None},
+    )
 
 
 def _speech(config: Any) -> Callable[[Rows], Batch]:
@@ -136,8 +160,13 @@ def _speech(config: Any) -> Callable[[Rows], Batch]:
 
     def assemble(rows: Rows) -> Batch:
         waveforms = [noise_waveform(row["seed"]) for row in rows]
-        features = extractor(waveforms, sampling_rate=SAMPLING_RATE, return_tensors="np")["input_features"]
-        inputs = {"input_features": torch.from_numpy(np.asarray(features, dtype=np.float32)), "decoder_input_ids": _ids(rows)[..., 0]}
+        features = extractor(waveforms, sampling_rate=SAMPLING_RATE, return_tensors="np")[
+            "input_features"
+        ]
+        inputs = {
+            "input_features": torch.from_numpy(np.asarray(features, dtype=np.float32)),
+            "decoder_input_ids": _ids(rows)[..., 0],
+        }
         return Batch(inputs, {"encoder": None, "decoder": None})
 
     return assemble
@@ -151,11 +180,18 @@ def _images(folder: str | os.PathLike[str], config: Any) -> Callable[[Rows], Bat
             return noise_pixels(row["seed"], row["columns"], config.num_channels)
         return pixel_values(processor, picture(row["payload"], row["seed"]), config)
 
-    return lambda rows: Batch({"pixel_values": torch.from_numpy(np.stack([pixels(row) for row in rows]))}, {"encoder": None})
+    return lambda rows: Batch(
+        {"pixel_values": torch.from_numpy(np.stack([pixels(row) for row in rows]))},
+        {"encoder": None},
+    )
 
 
 def _receptors(rows: Rows) -> Batch:
-    """Grids padded with zeros to the longest of the batch: int64 (batch, positions, 4); padded positions do not count."""
-    grids = [torch.tensor(row["ids"], dtype=torch.int64).reshape(-1, row["columns"]) for row in rows]
+    """Grids padded with zeros to the longest of the batch: int64 (batch, positions, 4); padded
+    positions do not count.
+    """
+    grids = [
+        torch.tensor(row["ids"], dtype=torch.int64).reshape(-1, row["columns"]) for row in rows
+    ]
     tokens = torch.nn.utils.rnn.pad_sequence(grids, batch_first=True)
     return Batch({"input_ids": tokens}, {"encoder": tokens[..., 0] != 0})

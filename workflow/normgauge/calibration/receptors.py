@@ -1,9 +1,11 @@
-"""T-cell receptor chains in germline configuration, from the IMGT sequences and functionality that tidytcells carries.
+"""T-cell receptor chains in germline configuration, from the IMGT sequences and functionality that
+tidytcells carries.
 
-A chain is written as its three complementarity-determining regions. CDR1 and CDR2 are the V gene's own. CDR3 (the junction, from the
-conserved cysteine to the conserved phenylalanine or tryptophan, both included) is that cysteine, what follows it in the V gene, and
-the J gene up to its F/W-G-x-G motif: nothing trimmed, nothing inserted, no D gene. Real junctions are trimmed and padded at random, so
-these chains are valid input but not a sample of a repertoire.
+A chain is written as its three complementarity-determining regions. CDR1 and CDR2 are the V gene's
+own. CDR3 (the junction, from the conserved cysteine to the conserved phenylalanine or tryptophan,
+both included) is that cysteine, what follows it in the V gene, and
+the J gene up to its F/W-G-x-G motif: nothing trimmed, nothing inserted, no D gene. Real junctions
+are trimmed and padded at random, so these chains are valid input but not a sample of a repertoire.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ Functionality = Mapping[str, Mapping[str, str]]
 J_MOTIF = re.compile("[FW]G.G")
 
 
-def germline_chains(sequences: Sequences, functionality: Functionality, chain: str) -> list[tuple[str, str]]:
+def germline_chains(
+    sequences: Sequences, functionality: Functionality, chain: str
+) -> list[tuple[str, str]]:
     """Every V x J pair of a chain as (name, "CDR1 CDR2 CDR3"), sorted by name.
 
-    `sequences`: allele -> region -> amino acids; `functionality`: gene -> allele number -> "F", "ORF" or "P"; `chain`: "A" or "B".
-    A gene counts when it has a functional allele whose regions are all known; its first such allele is used.
+    `sequences`: allele -> region -> amino acids; `functionality`: gene -> allele number -> "F",
+    "ORF" or "P"; `chain`: "A" or "B". A gene counts when it has a functional allele whose regions
+    are all known; its first such allele is used.
     """
     heads = _first_alleles(sequences, functionality, f"TR{chain}V", _v_regions)
     tails = _first_alleles(sequences, functionality, f"TR{chain}J", _j_region)
@@ -39,14 +44,18 @@ def _first_alleles(sequences, functionality, prefix, regions) -> dict[str, tuple
             continue
         for number in sorted(functionality[gene]):
             allele = f"{gene}*{number}"
-            if functionality[gene][number] == "F" and (parts := regions(sequences.get(allele) or {})):
+            if functionality[gene][number] == "F" and (
+                parts := regions(sequences.get(allele) or {})
+            ):
                 found[allele] = parts
                 break
     return found
 
 
 def _v_regions(regions: Mapping[str, str]) -> tuple[str, ...] | None:
-    """CDR1, CDR2 and the V gene's part of CDR3, which begins with the last residue of FR3, the conserved cysteine."""
+    """CDR1, CDR2 and the V gene's part of CDR3, which begins with the last residue of FR3, the
+    conserved cysteine.
+    """
     needed = ("CDR1-IMGT", "CDR2-IMGT", "FR3-IMGT", "V-REGION")
     if not all(regions.get(name) for name in needed):
         return None

@@ -12,7 +12,9 @@ class Bos(StrEnum):
     NEVER = "never"
     """Nothing: bare windows of the text."""
     TOKENIZER = "tokenizer"
-    """What the model's own tokenizer puts there when it is called: nothing for GPT-2, Pythia, Qwen2; a token for Llama-2, Gemma."""
+    """What the model's own tokenizer puts there when it is called: nothing for GPT-2, Pythia,
+    Qwen2; a token for Llama-2, Gemma.
+    """
     ALWAYS = "always"
     """The same, and where that is nothing the config's bos_token_id."""
 
@@ -21,7 +23,8 @@ class Bos(StrEnum):
 class Settings:
     """How much of a corpus enters a model, which part of it, and behind what.
 
-    sequences: of `length` tokens each. seed: of the choice of windows and of generated inputs. bos: see `Bos`.
+    sequences: of `length` tokens each. seed: of the choice of windows and of generated inputs. bos:
+        see `Bos`.
     """
 
     sequences: int = 32

@@ -1,4 +1,6 @@
-"""Hooks at the sites of an anatomy. Activations go from the hook straight into the accumulator and are never kept."""
+"""Hooks at the sites of an anatomy. Activations go from the hook straight into the accumulator and
+are never kept.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from normgauge.progress import Progress
 
 TABULATED_GROUPS = ("residual", "terminal")
 TABULATED_TAPS = ("query_key_value_input",)
-"""Groups and taps of the sites that tables and figures show, with their uncertainty over sequences."""
+"""Groups and taps of the sites that tables and figures show, with their uncertainty over
+sequences.
+"""
 
 
 def capture(
@@ -31,13 +35,15 @@ def capture(
 ) -> dict[str, Moments]:
     """Moments of every site over all batches, by site id.
 
-    model: module of the class that the sites' module paths refer to, in eval mode; floating inputs are cast to its dtype.
-    accumulation: `cov32`, `cov64` or `tsqr64`. (`auto` is a second pass over some sites: see `capture_model`.)
+    model: module of the class that the sites' module paths refer to, in eval mode; floating inputs
+        are cast to its dtype.
+    accumulation: `cov32`, `cov64` or `tsqr64`. (`auto` is a second pass over some sites: see
+        `capture_model`.)
     first_batches: the size of the whole calibration in units of the first batch.
     Memory does not depend on the number of batches: per site one (d + 1)^2 matrix, and half a
-    matrix per group of sequences at the sites that tables show.
-    Raises InputError when a site never fires, when activations are not finite, or (after the first batch, before the long work) when
-    a site will see fewer samples than it has coordinates.
+    matrix per group of sequences at the sites that tables show. Raises InputError when a site never
+    fires, when activations are not finite, or (after the first batch, before the long work) when a
+    site will see fewer samples than it has coordinates.
     """
     workspace = Workspace()
     accumulators = {site.id: _accumulator(site, accumulation, workspace) for site in sites}
@@ -56,8 +62,12 @@ def capture(
     return {site.id: accumulators[site.id].moments() for site in sites}
 
 
-def _accumulator(site: Site, accumulation: str, workspace: Workspace) -> Accumulator | GroupedAccumulator:
-    """With groups at the sites that tables show; samples are compared at X_0 and block 1's input."""
+def _accumulator(
+    site: Site, accumulation: str, workspace: Workspace
+) -> Accumulator | GroupedAccumulator:
+    """With groups at the sites that tables show; samples are compared at X_0 and block 1's
+    input.
+    """
     if site.group in TABULATED_GROUPS or site.tap in TABULATED_TAPS:
         first = site.tap == "embedding" or (site.block == 1 and site.tap in TABULATED_TAPS)
         return GroupedAccumulator(accumulation, site.width, workspace, distinct=first)
@@ -65,18 +75,26 @@ def _accumulator(site: Site, accumulation: str, workspace: Workspace) -> Accumul
 
 
 def body_of(model: torch.nn.Module) -> torch.nn.Module:
-    """The model without its head, where transformers separates them: every site lies in it, and a head over a vocabulary may cost more."""
+    """The model without its head, where transformers separates them: every site lies in it, and a
+    head over a vocabulary may cost more.
+    """
     return getattr(model, "base_model", model)
 
 
-def _expect_enough_samples(accumulators: Mapping[str, Accumulator | GroupedAccumulator], first_batches: float) -> None:
-    """Refuse fewer samples than coordinates: the bottom of the spectrum would be the sample's, not the model's."""
+def _expect_enough_samples(
+    accumulators: Mapping[str, Accumulator | GroupedAccumulator], first_batches: float
+) -> None:
+    """Refuse fewer samples than coordinates: the bottom of the spectrum would be the sample's, not
+    the model's.
+    """
     for site, accumulator in accumulators.items():
         expected = accumulator.n * first_batches
         if expected <= accumulator.d:
             raise InputError(
-                f"site {site}: {expected:.0f} samples for {accumulator.d} coordinates leave the covariance rank deficient; "
-                "raise calibration.sequences or calibration.length, or leave the site's group out of capture"
+                f"site {site}: {expected:.0f} samples for {accumulator.d} coordinates leave the "
+                "covariance rank deficient; "
+                "raise calibration.sequences or calibration.length, or leave the site's group out "
+                "of capture"
             )
 
 
@@ -96,7 +114,9 @@ class Receiver(Protocol):
 
 
 class _State:
-    """What the hooks share during one forward pass: masks, groups of sequences, and how often each module has been called."""
+    """What the hooks share during one forward pass: masks, groups of sequences, and how often each
+    module has been called.
+    """
 
     def __init__(self, sites: Sequence[Site], accumulators: Mapping[str, Receiver]) -> None:
         self.sites, self.accumulators = sites, accumulators
@@ -117,7 +137,10 @@ class _State:
 
     def _add(self, site: Site, activations: torch.Tensor) -> None:
         if activations.shape[-1] != site.width:
-            raise InputError(f"site {site.id}: expected width {site.width}, the module {site.module} gave {tuple(activations.shape)}")
+            raise InputError(
+                f"site {site.id}: expected width {site.width}, the module {site.module} gave "
+                f"{tuple(activations.shape)}"
+            )
         receiver = self.accumulators[site.id]
         rows = activations.reshape(-1, site.width)
         mask = self.masks.get(site.stack)
@@ -146,18 +169,25 @@ class _State:
         for site in self.sites:
             if self.calls[site.module, site.hook] <= site.call:
                 raise InputError(
-                    f"site {site.id}: module {site.module} was not called {site.call + 1} times in a forward pass; wrong anatomy?"
+                    f"site {site.id}: module {site.module} was not called {site.call + 1} times in "
+                    "a forward pass; wrong anatomy?"
                 )
 
 
 @contextmanager
-def hooked(model: torch.nn.Module, sites: Sequence[Site], accumulators: Mapping[str, Receiver]) -> Iterator[_State]:
-    """Within this context every forward pass, after `begin(masks)`, hands each site's activations to its receiver."""
+def hooked(
+    model: torch.nn.Module, sites: Sequence[Site], accumulators: Mapping[str, Receiver]
+) -> Iterator[_State]:
+    """Within this context every forward pass, after `begin(masks)`, hands each site's activations
+    to its receiver.
+    """
     state = _State(sites, accumulators)
     groups: dict[tuple[str, str], list[Site]] = defaultdict(list)
     for site in sites:
         groups[site.module, site.hook].append(site)
-    handles = [_register(model, module, hook, members, state) for (module, hook), members in groups.items()]
+    handles = [
+        _register(model, module, hook, members, state) for (module, hook), members in groups.items()
+    ]
     try:
         yield state
     finally:
@@ -165,16 +195,22 @@ def hooked(model: torch.nn.Module, sites: Sequence[Site], accumulators: Mapping[
             handle.remove()
 
 
-def _register(model: torch.nn.Module, name: str, hook: str, sites: list[Site], state: _State) -> Any:
+def _register(
+    model: torch.nn.Module, name: str, hook: str, sites: list[Site], state: _State
+) -> Any:
     try:
         module = model.get_submodule(name)
     except AttributeError:
         raise InputError(f"site {sites[0].id}: the model has no module {name}") from None
     if hook == "output":
-        return module.register_forward_hook(lambda _module, _inputs, output: state.receive(name, hook, sites, output))
+        return module.register_forward_hook(
+            lambda _module, _inputs, output: state.receive(name, hook, sites, output)
+        )
     argument = sites[0].argument
 
-    def before(_module: torch.nn.Module, positional: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def before(
+        _module: torch.nn.Module, positional: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         state.receive(name, hook, sites, positional[0] if positional else keywords[argument])
 
     return module.register_forward_pre_hook(before, with_kwargs=True)

@@ -1,4 +1,6 @@
-"""The norms of a model as rows: what the fingerprint needs of the weights, so that it never opens a checkpoint."""
+"""The norms of a model as rows: what the fingerprint needs of the weights, so that it never opens a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,19 @@ from typing import Any
 
 import torch
 
+from normgauge.anatomy.lookup import effective_gain
 from normgauge.anatomy.structure import Anatomy, Norm
 from normgauge.errors import InputError
 
 
-def effective_gain(norm: Norm, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """(size,) float64: gain_offset + stored gain; ones where the norm has no gain. Gemma stores w and applies 1 + w."""
-    if norm.gain is None:
-        return torch.ones(norm.size, dtype=torch.float64)
-    gain = tensors[norm.gain].double() + norm.gain_offset
+def measurable_gain(norm: Norm, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """(size,) float64: the effective gain. Raises InputError where all of it is zero."""
+    gain = effective_gain(norm, tensors)
     if not gain.any():
-        raise InputError(f"norm {norm.name}: every gain in {norm.gain} is zero, so its output is constant; nothing to measure")
+        raise InputError(
+            f"norm {norm.name}: every gain in {norm.gain} is zero, so its output is constant; "
+            "nothing to measure"
+        )
     return gain
 
 
@@ -29,7 +33,7 @@ def norm_rows(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor]) -> list[dic
             "kind": str(norm.kind),
             "space": norm.space,
             "eps": norm.eps,
-            "gain": effective_gain(norm, tensors).tolist(),
+            "gain": measurable_gain(norm, tensors).tolist(),
             "bias": None if norm.bias is None else tensors[norm.bias].double().tolist(),
         }
         for norm in anatomy.norms

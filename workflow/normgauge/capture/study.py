@@ -16,6 +16,7 @@ from normgauge.calibration.batches import Batch, batches, count_sequences
 from normgauge.capture.hooks import capture
 from normgauge.capture.norms import norm_rows
 from normgauge.capture.second_pass import NormRow, factor_shows_more
+from normgauge.capture.settings import CaptureSettings
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
@@ -28,20 +29,37 @@ from normgauge.tables import read_metadata
 BatchSource = Callable[[], Iterable[Batch]]
 
 
-def select_sites(anatomy: Anatomy, groups: Sequence[str], schur_taps: Sequence[str] | None = None) -> tuple[Site, ...]:
-    """Sites of the named groups; `schur_taps` narrows the Schur sites to the named ones (all when None).
+def select_sites(
+    anatomy: Anatomy, groups: Sequence[str], schur_sites: Sequence[str] | None = None
+) -> tuple[Site, ...]:
+    """Sites of the named groups; `schur_sites` narrows the Schur sites to the named ones (all when
+    None).
 
     Raises InputError for a group or tap that no site has.
     """
-    known = {site.group for site in anatomy.sites} | {"residual", "terminal", "taps", "schur"}
+    known = {site.group for site in anatomy.sites} | {
+        "residual",
+        "terminal",
+        "taps",
+        "schur",
+        "deltas",
+    }
     for group in groups:
         if group not in known:
-            raise InputError(f"capture: group {group!r} is unknown: expected one of {', '.join(sorted(known))}")
+            raise InputError(
+                f"capture: group {group!r} is unknown: expected one of {', '.join(sorted(known))}"
+            )
     taps = {site.tap for site in anatomy.sites if site.group == "schur"}
-    for tap in schur_taps or ():
+    for tap in schur_sites or ():
         if tap not in taps:
-            raise InputError(f"capture: Schur site {tap!r} is unknown: expected one of {', '.join(sorted(taps))}")
-    return tuple(site for site in anatomy.sites_in(tuple(groups)) if site.group != "schur" or not schur_taps or site.tap in schur_taps)
+            raise InputError(
+                f"capture: Schur site {tap!r} is unknown: expected one of {', '.join(sorted(taps))}"
+            )
+    return tuple(
+        site
+        for site in anatomy.sites_in(tuple(groups))
+        if site.group != "schur" or not schur_sites or site.tap in schur_sites
+    )
 
 
 def capture_model(
@@ -56,15 +74,20 @@ def capture_model(
 ) -> dict[str, Moments]:
     """Moments by site id.
 
-    first_batches: the whole calibration (all shards) in units of the first batch. norms: rows of schema `norms`.
-    `auto` means cov64 first, then a second pass with tsqr64 over the sites of which it can show more (`factor_shows_more`).
+    first_batches: the whole calibration (all shards) in units of the first batch. norms: rows of
+    schema `norms`. `auto` means cov64 first, then a second pass with tsqr64 over the sites of which
+    it can show more (`factor_shows_more`).
     """
     first = "cov64" if accumulation == "auto" else accumulation
     moments = capture(model, sites, source(), first, Progress(steps, label), first_batches)
     if accumulation == "auto":
         named = {norm["norm"]: norm for norm in norms}
         roundoff = torch.finfo(next(model.parameters()).dtype).eps
-        again = [site for site in sites if factor_shows_more(moments[site.id], roundoff, named.get(site.norm or ""))]
+        again = [
+            site
+            for site in sites
+            if factor_shows_more(moments[site.id], roundoff, named.get(site.norm or ""))
+        ]
         if again:
             progress = Progress(steps, f"{label}, {len(again)} sites with a wide spectrum again")
             moments |= capture(model, again, source(), "tsqr64", progress)
@@ -72,60 +95,65 @@ def capture_model(
 
 
 def forward_device(gpus: int) -> torch.device:
-    """Where forward passes run: the CPU, or the GPU of a job that was given one. Moments are accumulated on the CPU in any case.
+    """Where forward passes run: the CPU, or the GPU of a job that was given one. Moments are
+    accumulated on the CPU in any case.
 
     Raises InputError when a GPU was given that torch does not see.
     """
     if not gpus:
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise InputError("resource gpu: 1, but this torch sees no GPU; install its CUDA build on that machine, or ask for none")
+        raise InputError(
+            "resource gpu: 1, but this torch sees no GPU; install its CUDA build on that machine, "
+            "or ask for none"
+        )
     torch.backends.cudnn.allow_tf32 = False  # convolutions would round their inputs to 10 bits
     return torch.device("cuda")
 
 
 def capture_checkpoint(
-    *,
-    model_id: str,
-    revision: str,
     folder: str | os.PathLike[str],
     manifest: Mapping[str, Any],
     calibration: str | os.PathLike[str],
     destination: str | os.PathLike[str],
-    config_overrides: Mapping[str, Any] | None,
-    forward_dtypes: Mapping[str, Sequence[str]],
-    schur_taps: Sequence[str] | None,
-    accumulation: str,
-    shard: int,
-    shards: int,
-    batch_size: int,
-    jackknife_groups: int = 0,
-    gpus: int = 0,
+    settings: CaptureSettings,
+    *,
+    named: tuple[str, str],
+    part: tuple[int, int] = (0, 1),
+    config_overrides: Mapping[str, Any] | None = None,
 ) -> None:
     """Run the checkpoint in `folder` over its calibration and write moments/{shard}-of-{shards}/.
 
-    forward_dtypes: forward dtype -> site groups. Writes a folder for each dtype, with `norms.parquet` and one
-    `{site id with / as __}.parquet` per site, all or nothing. jackknife_groups: groups of sequences
-    of the whole calibration whose moments are kept apart. gpus: 1 to run the forward passes on a GPU.
+    named: model and revision. part: shard and shards. Writes a folder for each forward dtype, with
+    `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing.
     """
+    model_id, revision = named
+    shard, shards = part
+    batch_size = settings.batch_size
     sequences = count_sequences(calibration)
     if shards > sequences:
-        raise InputError(f"capture.shards {shards}: more than the {sequences} sequences of the calibration, so a shard is empty; lower it")
+        raise InputError(
+            f"capture.shards {shards}: more than the {sequences} sequences of the calibration, so "
+            "a shard is empty; lower it"
+        )
     checkpoint = open_checkpoint(Path(folder), config_overrides)
     anatomy = describe(checkpoint.config)
-    sites_by_dtype = {forward_dtype: select_sites(anatomy, groups, schur_taps) for forward_dtype, groups in forward_dtypes.items()}
+    sites_by_dtype = {
+        forward_dtype: select_sites(anatomy, groups, settings.schur_sites)
+        for forward_dtype, groups in settings.forward_dtypes.items()
+    }
 
     def source() -> Iterable[Batch]:
         return batches(
             calibration,
             folder=folder,
             config=checkpoint.config,
-            shard=(shard, shards),
+            shard=part,
             batch_size=batch_size,
-            groups=jackknife_groups,
+            groups=settings.jackknife_groups,
         )
 
-    device = forward_device(gpus)
+    device = forward_device(settings.gpus)
     own = sequences * (shard + 1) // shards - sequences * shard // shards
     steps = -(-own // batch_size)
     provenance = {
@@ -133,7 +161,7 @@ def capture_checkpoint(
         "revision": revision,
         "weights_sha256": str(manifest["weights_sha256"]),
         "precision": str(manifest["precision"]),
-        "accumulation_requested": accumulation,
+        "accumulation_requested": settings.accumulation,
         "batch_size": str(batch_size),
         "shard": f"{shard}/{shards}",
         "forward_device": device.type,
@@ -143,10 +171,24 @@ def capture_checkpoint(
     norms = norm_rows(anatomy, checkpoint.tensors)
 
     def capture_in(forward_dtype: str, folder: Path) -> None:
-        """A function, so that the model and its moments are gone before the next dtype's are made."""
-        label, sites = f"capture {model_id} {forward_dtype} {shard + 1}/{shards}", sites_by_dtype[forward_dtype]
+        """A function, so that the model and its moments are gone before the next dtype's are
+        made.
+        """
+        label, sites = (
+            f"capture {model_id} {forward_dtype} {shard + 1}/{shards}",
+            sites_by_dtype[forward_dtype],
+        )
         model = build_model(checkpoint, forward_dtype).to(device)
-        moments = capture_model(model, sites, source, steps, accumulation, label, sequences / min(batch_size, own), norms)
+        moments = capture_model(
+            model,
+            sites,
+            source,
+            steps,
+            settings.accumulation,
+            label,
+            sequences / min(batch_size, own),
+            norms,
+        )
         _write_folder(folder, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
 
     with atomic_path(destination) as temporary:
@@ -155,12 +197,19 @@ def capture_checkpoint(
 
 
 def _write_folder(
-    folder: Path, sites: Sequence[Site], moments: Mapping[str, Moments], norms: list[dict[str, Any]], provenance: Mapping[str, str]
+    folder: Path,
+    sites: Sequence[Site],
+    moments: Mapping[str, Moments],
+    norms: list[dict[str, Any]],
+    provenance: Mapping[str, str],
 ) -> None:
     folder.mkdir(parents=True)
     tables.write(folder / "norms.parquet", "norms", norms, provenance)
     for site in sites:
-        described = {f"site_{key}": "" if value is None else str(value) for key, value in asdict(site).items()}
+        described = {
+            f"site_{key}": "" if value is None else str(value)
+            for key, value in asdict(site).items()
+        }
         write_moments(folder / moments_file(site.id), moments[site.id], {**provenance, **described})
 
 

@@ -9,30 +9,33 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from normgauge.anatomy import describe
+from normgauge.checkpoints.agreement import require_agreement
 from normgauge.checkpoints.architectures import dtype_named, empty_model, new_model
 from normgauge.checkpoints.architectures.float64 import exact_float64
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.placing import REMEDY
 from normgauge.errors import InputError
-
-REMEDY = "restore the file, or name the class that was stored in config.architectures"
 
 
 def build_model(checkpoint: Checkpoint, forward_dtype: str) -> nn.Module:
     """The model of class `config.architectures[0]` with the checkpoint's weights.
 
-    `forward_dtype` is float32, float64, bfloat16 or float16; in float64 no operation of the forward pass rounds to float32. Evaluation
-    mode, eager attention, no gradients, tied weights tied.
-    Raises InputError naming the first tensor and the count when tensors are missing, left over, of the wrong shape or not finite, or when
-    two tied tensors are both stored and differ.
+    `forward_dtype` is float32, float64, bfloat16 or float16; in float64 no operation of the forward
+    pass rounds to float32. Evaluation mode, eager attention, no gradients, tied weights tied.
+    Raises InputError naming the first tensor and the count when tensors are missing, left over, of
+    the wrong shape or not finite, or when two tied tensors are both stored and differ.
     """
     return _assemble(checkpoint.config, checkpoint.tensors, forward_dtype, checkpoint.files[0].name)
 
 
 def reinitialise(source: Any, seed: int, forward_dtype: str) -> nn.Module:
-    """The same class with its own random initialisation: drawn in float32 after `torch.manual_seed(seed)`, then cast.
+    """The same class with its own random initialisation: drawn in float32 after
+    `torch.manual_seed(seed)`, then cast.
 
-    `source` is a Checkpoint or a config. What a class stores without learning it (SCEPTR's token tables) is taken from the checkpoint. The
-    same seed gives the same bytes; the global random state is left as it was.
+    `source` is a Checkpoint or a config. What a class stores without learning it (SCEPTR's token
+    tables) is taken from the checkpoint. The same seed gives the same bytes; the global random
+    state is left as it was.
     """
     config = source.config if isinstance(source, Checkpoint) else source
     with torch.random.fork_rng(devices=[]):
@@ -46,7 +49,8 @@ def reinitialise(source: Any, seed: int, forward_dtype: str) -> nn.Module:
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
-    """Refuse, before any work is built on it, a checkpoint that `build_model` would refuse; only the tensors' values are read.
+    """Refuse, before any work is built on it, a checkpoint that `build_model` would refuse; only
+    the tensors' values are read.
 
     Raises the InputErrors of `build_model`.
     """
@@ -61,17 +65,23 @@ def _matched(
 ) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """The class without values, and the tensors under all its names, checked against it."""
     model = empty_model(config, dtype)
+    require_agreement(describe(config), model)
     complete = _with_ties(tensors, getattr(model, "all_tied_weights_keys", {}), origin)
     _check(complete, model.state_dict(), type(model).__name__, origin)
     return model, complete
 
 
-def _assemble(config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: str, origin: str) -> nn.Module:
+def _assemble(
+    config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: str, origin: str
+) -> nn.Module:
     dtype = dtype_named(forward_dtype)
     model, complete = _matched(config, tensors, dtype, origin)
-    unique = {id(tensor): (name, tensor) for name, tensor in complete.items()}  # tied tensors are cast once
+    # tied tensors are cast once
+    unique = {id(tensor): (name, tensor) for name, tensor in complete.items()}
     values = {key: _cast(name, tensor, dtype, origin) for key, (name, tensor) in unique.items()}
-    model.load_state_dict({name: values[id(tensor)] for name, tensor in complete.items()}, assign=True)
+    model.load_state_dict(
+        {name: values[id(tensor)] for name, tensor in complete.items()}, assign=True
+    )
     if isinstance(model, PreTrainedModel):
         model.tie_weights(recompute_mapping=False)  # the mapping of `empty_model`, not the class's
         if dtype == torch.float64:
@@ -79,34 +89,65 @@ def _assemble(config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: s
     return model.eval().requires_grad_(False)
 
 
-def _with_ties(tensors: Mapping[str, torch.Tensor], ties: Mapping[str, str], origin: str) -> dict[str, torch.Tensor]:
+def _with_ties(
+    tensors: Mapping[str, torch.Tensor], ties: Mapping[str, str], origin: str
+) -> dict[str, torch.Tensor]:
     """Add the tied tensors that are stored once under another name."""
     complete = dict(tensors)
     for tied, source in ties.items():
         if source not in complete and tied in complete:
             complete[source] = complete[tied]
     for tied, source in ties.items():
-        if tied in tensors and source in complete and not torch.equal(tensors[tied], complete[source]):
-            raise InputError(f"{origin}: tensors {tied} and {source} are tied but differ; set config.tie_word_embeddings to false")
+        if (
+            tied in tensors
+            and source in complete
+            and not torch.equal(tensors[tied], complete[source])
+        ):
+            raise InputError(
+                f"{origin}: tensors {tied} and {source} are tied but differ; keep one of them"
+            )
         if source in complete:
             complete[tied] = complete[source]
     return complete
 
 
-def _check(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], architecture: str, origin: str) -> None:
+def _check(
+    tensors: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
+    architecture: str,
+    origin: str,
+) -> None:
     if missing := [name for name in expected if name not in tensors]:
-        raise InputError(f"{origin}: tensor {missing[0]} of {architecture} is missing ({len(missing)} in all); {REMEDY}")
+        raise InputError(
+            f"{origin}: tensor {missing[0]} of {architecture} is missing ({len(missing)} in all); "
+            f"{REMEDY}"
+        )
     if extra := [name for name in tensors if name not in expected]:
-        raise InputError(f"{origin}: tensor {extra[0]} has no place in {architecture} ({len(extra)} in all); {REMEDY}")
+        raise InputError(
+            f"{origin}: tensor {extra[0]} has no place in {architecture} ({len(extra)} in all); "
+            f"{REMEDY}"
+        )
     if wrong := [name for name in expected if tensors[name].shape != expected[name].shape]:
         found, wanted = list(tensors[wrong[0]].shape), list(expected[wrong[0]].shape)
         raise InputError(
-            f"{origin}: tensor {wrong[0]} has shape {found}, the config asks for {wanted} ({len(wrong)} such); mend the config"
+            f"{origin}: tensor {wrong[0]} has shape {found}, the config asks for {wanted} "
+            f"({len(wrong)} such); mend the config"
         )
 
 
 def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:
     cast = tensor.to(dtype)
+    beyond = int((~cast.isfinite() & tensor.isfinite()).sum())
+    if beyond:
+        largest, limit = (
+            float(tensor[tensor.isfinite()].double().abs().max()),
+            torch.finfo(dtype).max,
+        )
+        raise InputError(
+            f"{origin}: tensor {name} ({tensor.dtype}) has {beyond} values beyond {limit:.6g}, the "
+            f"largest number of {dtype}, up to "
+            f"{largest:.6g}; choose another forward dtype"
+        )
     _check_finite(name, cast, origin)
     return cast
 
@@ -114,5 +155,6 @@ def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> t
 def _check_finite(name: str, tensor: torch.Tensor, origin: str) -> None:
     if bad := int((~tensor.isfinite()).sum()):
         raise InputError(
-            f"{origin}: tensor {name} holds {bad} values that are NaN or infinite in {tensor.dtype}; the checkpoint is unusable"
+            f"{origin}: tensor {name} holds {bad} values that are NaN or infinite in "
+            f"{tensor.dtype}; the checkpoint is unusable"
         )

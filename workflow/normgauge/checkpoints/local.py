@@ -1,4 +1,6 @@
-"""Checkpoints that need no download: the user's own folder, and the random initialisation of a configuration."""
+"""Checkpoints that need no download: the user's own folder, and the random initialisation of a
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +10,39 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from normgauge.checkpoints.layout import CONFIG, ConfigCheck, checkpoint_files
-from normgauge.checkpoints.readers import read_json
+from normgauge.checkpoints.layout import (
+    CONFIG,
+    ConfigCheck,
+    checkpoint_files,
+    local_origin,
+    read_json,
+    refuse_pointer,
+)
 from normgauge.checkpoints.sources import near
 from normgauge.errors import InputError
 from normgauge.provenance import atomic_path
 
 
 def link_folder(origin: Path, folder: Path, check: ConfigCheck | None = None) -> None:
-    """Fill `folder` with the checkpoint files of `origin`, as hard links where the file system allows, else as copies.
+    """Fill `folder` with the checkpoint files of `origin`, as hard links where the file system
+    allows, else as copies.
 
-    Symbolic links in `origin` (a hub cache is made of them) are followed, so the result stands on its own.
-    Raises InputError when `origin` is not a folder in transformers' layout, or `check` refuses its config.json.
+    Symbolic links in `origin` (a hub cache is made of them) are followed, so the result stands on
+    its own. `origin` may also be a folder with one GGUF file, or that file. Raises InputError when
+    `origin` is none of these, or `check` refuses its config.json.
     """
-    if not origin.is_dir():
-        raise InputError(f"{origin}: no such folder; expected a model in transformers' layout")
-    names = checkpoint_files((path.name for path in origin.iterdir() if path.is_file()), where=str(origin))
-    if check:
-        check(read_json(origin / CONFIG))
+    source, listed = local_origin(origin)
+    present = [name for name in listed if (source / name).is_file()]
+    names = checkpoint_files(present, str(origin), lambda name: read_json(source / name))
+    for name in names:
+        refuse_pointer(source / name)
+    # a GGUF file is checked when it is opened
+    if check and not any(name.endswith(".gguf") for name in names):
+        check(read_json(source / CONFIG))
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         for name in names:
-            _link((origin / name).resolve(), temporary / name)
+            _link((source / name).resolve(), temporary / name)
 
 
 def _link(origin: Path, target: Path) -> None:
@@ -39,13 +52,22 @@ def _link(origin: Path, target: Path) -> None:
         shutil.copyfile(origin, target)
 
 
-def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = False, check: ConfigCheck | None = None) -> None:
-    """Write config.json and model.safetensors (float32) of the class that `config_path` describes, initialised from `seed`.
+def initialise(
+    config_path: Path,
+    seed: int,
+    folder: Path,
+    draw_vectors: bool = False,
+    check: ConfigCheck | None = None,
+) -> None:
+    """Write config.json and model.safetensors (float32) of the class that `config_path` describes,
+    initialised from `seed`.
 
-    The class is `architectures[0]`; where the file names none, it is the base model of the `model_type`, and the written
-    config.json says so. The weights are those of transformers' own initialisation after `torch.manual_seed(seed)`: the
-    same seed gives the same bytes. `draw_vectors` then draws gains (log-normal, deviation 0.5) and biases (Gaussian, 0.1) as well, in the
-    order of the parameters. Raises InputError when the file is not such a configuration, or `check` refuses it.
+    The class is `architectures[0]`; where the file names none, it is the base model of the
+    `model_type`, and the written config.json says so. The weights are those of transformers' own
+    initialisation after `torch.manual_seed(seed)`: the same seed gives the same bytes.
+    `draw_vectors` then draws gains (log-normal, deviation 0.5) and biases (Gaussian, 0.1) as well,
+    in the order of the parameters. Raises InputError when the file is not such a configuration, or
+    `check` refuses it.
     """
     import torch
 
@@ -61,8 +83,19 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
         torch.manual_seed(seed)
         try:
             model = model_class(config)
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
-            raise InputError(f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct the sizes") from error
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            AssertionError,
+            RuntimeError,
+            ZeroDivisionError,
+        ) as error:
+            raise InputError(
+                f"{config_path}: {model_class.__name__} cannot be built from it ({error}); correct "
+                "the sizes"
+            ) from error
         untie(model)
         if draw_vectors:
             for name, parameter in model.named_parameters():
@@ -70,7 +103,8 @@ def initialise(config_path: Path, seed: int, folder: Path, draw_vectors: bool = 
                     drawn = torch.randn(parameter.shape)
                     parameter.data = (0.5 * drawn).exp() if name.endswith("weight") else 0.1 * drawn
     with atomic_path(folder) as temporary:
-        # The names of the class itself, not of an older file layout that transformers may translate from.
+        # The names of the class itself, not of an older file layout that transformers may translate
+        # from.
         model.save_pretrained(temporary, save_original_format=False)
         temporary.joinpath("generation_config.json").unlink(missing_ok=True)
 
@@ -81,18 +115,27 @@ def _checked(check: ConfigCheck, settings: dict[str, Any], path: Path) -> None:
         check(settings)
     except InputError as error:
         message = str(error)
-        raise InputError(f"{path}{message.removeprefix(CONFIG)}" if message.startswith(CONFIG) else f"{path}: {message}") from error
+        raise InputError(
+            f"{path}{message.removeprefix(CONFIG)}"
+            if message.startswith(CONFIG)
+            else f"{path}: {message}"
+        ) from error
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text())
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); a relative path starts at the working directory") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); a relative path starts at the working "
+            "directory"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: expected a JSON object with the keys of a transformers configuration")
+        raise InputError(
+            f"{path}: expected a JSON object with the keys of a transformers configuration"
+        )
     return settings
 
 
@@ -105,7 +148,10 @@ def _model_class(settings: dict[str, Any], path: Path) -> tuple[Any, Any]:
     model_type = str(settings.get("model_type"))
     if model_type not in CONFIG_MAPPING:
         known = f"transformers {transformers.__version__}"
-        raise InputError(f"{path}: model_type {model_type} is unknown to {known}{near(model_type, CONFIG_MAPPING)}")
+        raise InputError(
+            f"{path}: model_type {model_type} is unknown to "
+            f"{known}{near(model_type, CONFIG_MAPPING)}"
+        )
     try:
         config = CONFIG_MAPPING[model_type].from_dict(settings)
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -113,11 +159,19 @@ def _model_class(settings: dict[str, Any], path: Path) -> tuple[Any, Any]:
     if not config.architectures:
         base = MODEL_MAPPING.get(type(config), None)
         if not isinstance(base, type):
-            raise InputError(f"{path}: {model_type} has no single base model; name the class as architectures: [...]")
+            raise InputError(
+                f"{path}: {model_type} has no single base model; name the class as architectures: "
+                "[...]"
+            )
         return config, base
     name = config.architectures[0]
     model_class: Any = getattr(transformers, str(name), None)
-    is_model = isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)
+    is_model = isinstance(model_class, type) and issubclass(
+        model_class, transformers.PreTrainedModel
+    )
     if not is_model or not isinstance(config, model_class.config_class or ()):
-        raise InputError(f"{path}: architectures names {name!r}, which is no transformers model of model_type {model_type}")
+        raise InputError(
+            f"{path}: architectures names {name!r}, which is no transformers model of model_type "
+            f"{model_type}"
+        )
     return config, model_class

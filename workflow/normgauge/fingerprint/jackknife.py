@@ -1,4 +1,5 @@
-"""Uncertainty over sequences: statistics without each group of sequences, and the jackknife of them.
+"""Uncertainty over sequences: statistics without each group of sequences, and the jackknife of
+them.
 
 The unit that may be taken as independent is a group of neighbouring sequences, not a token. Each
 function here turns columns of a row into `<column>_se` and keeps the replicates, so that what is
@@ -31,48 +32,91 @@ SPECTRUM = (
     "raw_cos_gamma_inv",
 )
 RATIOS = {"ratio_to_embedding": "sigma_active_min", "fixed_rank_ratio": "sigma_at_rank"}
-SCHUR = ("lambda_min", "quadratic_form", "delta", "bottom_cos_gamma_inv", "mahalanobis_squared", "predicted_ratio")
-STACK = {
+SCHUR = (
+    "lambda_min",
+    "quadratic_form",
+    "delta",
+    "bottom_cos_gamma_inv",
+    "mahalanobis_squared",
+    "predicted_ratio",
+)
+
+
+def _largest_over_first(values: np.ndarray, axis: int) -> np.ndarray:
+    return np.max(values, axis=axis) / values[0]
+
+
+def _largest_over_smallest(values: np.ndarray, axis: int) -> np.ndarray:
+    return np.max(values, axis=axis) / np.min(values, axis=axis)
+
+
+def _last_over_first(values: np.ndarray, axis: int) -> np.ndarray:
+    return values[-1] / values[0]
+
+
+STACK: dict[str, tuple[str, Callable[..., Any]]] = {
     "body_sigma_low": ("sigma_active_min", np.min),
     "body_sigma_high": ("sigma_active_min", np.max),
     "min_ratio": ("ratio_to_embedding", np.min),
     "max_ratio": ("ratio_to_embedding", np.max),
+    "first_block_max_ratio": ("sigma_active_min", _largest_over_first),
+    "body_ratio": ("sigma_active_min", _largest_over_smallest),
     "fixed_rank_min_ratio": ("fixed_rank_ratio", np.min),
     "fixed_rank_max_ratio": ("fixed_rank_ratio", np.max),
 }
 LAST = {"output_ratio": "ratio_to_embedding", "fixed_rank_output_ratio": "fixed_rank_ratio"}
 POST_NORM = ("cos_gamma_inv", "cos_ones", "cos_min_gain", "cos_gamma_inv_rest", "raw_cos_gamma_inv")
-"""The statistics that have an uncertainty, by where they come from: a site of the stream, its ratios, a
-Schur site, all block outputs of a stream, the last of them, and the site after its last norm."""
+"""The statistics that have an uncertainty, by where they come from: a site of the stream, its
+ratios, a Schur site, all block outputs of a stream, the last of them, and the site after its last
+norm.
+"""
 
 Row = Mapping[str, Any]
 Replicates = dict[str, list[float]]
 
 
 def group_samples(moments: Moments) -> list[int]:
-    """Samples of each group, in the order of their numbers; empty where no jackknife can be made of them.
+    """Samples of each group, in the order of their numbers; empty where no jackknife can be made of
+    them.
 
-    That is with fewer than two groups, or where without one no more samples than coordinates are left.
+    That is with fewer than two groups, or where without one no more samples than coordinates are
+    left.
     """
     samples = [moments.groups[number].n for number in sorted(moments.groups)]
     return samples if len(samples) > 1 and moments.n - max(samples) > moments.d else []
 
 
 def uncertainty_columns(
-    row: Row, names: Sequence[str], replicates: Replicates, samples: list[int], resolutions: Mapping[str, float]
+    row: Row,
+    names: Sequence[str],
+    replicates: Replicates,
+    samples: list[int],
+    resolutions: Mapping[str, float],
 ) -> dict[str, Any]:
     """`<name>_se` for each name, and the replicates behind those that are not null."""
-    errors = {name: standard_error(row[name], replicates.get(name, ()), samples, resolutions.get(name, 0.0)) for name in names}
+    errors = {
+        name: standard_error(
+            row[name], replicates.get(name, ()), samples, resolutions.get(name, 0.0)
+        )
+        for name in names
+    }
     kept = [(name, replicates[name]) for name in sorted(names) if errors[name] is not None]
-    return {**{f"{name}_se": error for name, error in errors.items()}, "group_samples": samples or None, "replicates": kept}
+    return {
+        **{f"{name}_se": error for name, error in errors.items()},
+        "group_samples": samples or None,
+        "replicates": kept,
+    }
 
 
-def spectrum_uncertainty(moments: Moments, columns: Row, norm: NormFacts | None, rank: int | None, own: bool) -> dict[str, Any]:
+def spectrum_uncertainty(
+    moments: Moments, columns: Row, norm: NormFacts | None, rank: int | None, own: bool
+) -> dict[str, Any]:
     """Uncertainty columns of a site of the stream.
 
-    columns: of `spectrum_columns`. rank: active rank of the stream's embedding. own: whether the samples
-    are `norm`'s output. The smallest active value keeps its index, since what lies below the floor stays
-    there without a part of the samples. A cosine has an uncertainty where the bottom vector is active.
+    columns: of `spectrum_columns`. rank: active rank of the stream's embedding. own: whether the
+    samples are `norm`'s output. The smallest active value keeps its index, since what lies below
+    the floor stays there without a part of the samples. A cosine has an uncertainty where the
+    bottom vector is active.
     """
     samples = group_samples(moments)
     replicates: Replicates = {}
@@ -81,23 +125,31 @@ def spectrum_uncertainty(moments: Moments, columns: Row, norm: NormFacts | None,
     rounding = _accumulation(moments, columns["sigma_max"])
     if samples and sigma:
         place = moments.d - rank - null_dimension if rank and columns["sigma_at_rank"] else 0
-        bottoms = _bottoms_without(moments, True, null_dimension, sigma, max(place, 1) + 1)
+        bottoms = bottoms_without(moments, True, null_dimension, sigma, max(place, 1) + 1)
         for name, index in (("sigma_active_min", 0), ("sigma_at_rank", place)):
             replicates[name] = [float(bottom.values[index]) for bottom in bottoms]
             resolutions[name] = _moved(rounding, columns[name] or sigma)
         if not null_dimension:
             _add_cosines(replicates, resolutions, bottoms, rounding, _directions(moments.d, norm))
     if samples and own and norm is not None and not columns["raw_null_dimension"]:
-        bottoms = _bottoms_without(moments, False, 0, columns["raw_sigma_active_min"], 2)
+        bottoms = bottoms_without(moments, False, 0, columns["raw_sigma_active_min"], 2)
         rounding = _accumulation(moments, columns["raw_sigma_max"])
-        _add_cosines(replicates, resolutions, bottoms, rounding, {"raw_cos_gamma_inv": _cosine_with(norm.kernel)})
+        _add_cosines(
+            replicates,
+            resolutions,
+            bottoms,
+            rounding,
+            {"raw_cos_gamma_inv": _cosine_with(norm.kernel)},
+        )
     return uncertainty_columns(columns, SPECTRUM, replicates, samples, resolutions)
 
 
 def schur_uncertainty(moments: Moments, columns: Row, norm: NormFacts | None) -> dict[str, Any]:
-    """Uncertainty columns of a Schur site, of what lies above the floor. columns: of `schur_columns`.
+    """Uncertainty columns of a Schur site, of what lies above the floor. columns: of
+    `schur_columns`.
 
-    The replicates of `delta` are those of the quotient, so that what moves both of its parts cancels.
+    The replicates of `delta` are those of the quotient, so that what moves both of its parts
+    cancels.
     """
     samples = group_samples(moments)
     replicates: Replicates = {}
@@ -106,49 +158,78 @@ def schur_uncertainty(moments: Moments, columns: Row, norm: NormFacts | None) ->
     if samples and lowest > floor:
         rounding = _accumulation(moments, (moments.n * columns["lambda_max"]) ** 0.5)
         bottom = (moments.n * lowest) ** 0.5
-        bottoms = _bottoms_without(moments, False, 0, bottom, 2)
+        bottoms = bottoms_without(moments, False, 0, bottom, 2)
         replicates["lambda_min"] = [float(each.values[0] ** 2 / moments.n) for each in bottoms]
-        resolutions["lambda_min"] = resolutions["quadratic_form"] = 2 * bottom * _moved(rounding, bottom) / moments.n
+        resolutions["lambda_min"] = resolutions["quadratic_form"] = (
+            2 * bottom * _moved(rounding, bottom) / moments.n
+        )
         if norm is not None:
-            _add_cosines(replicates, resolutions, bottoms, rounding, {"bottom_cos_gamma_inv": _cosine_with(norm.kernel)})
+            _add_cosines(
+                replicates,
+                resolutions,
+                bottoms,
+                rounding,
+                {"bottom_cos_gamma_inv": _cosine_with(norm.kernel)},
+            )
     if samples and norm is not None and form > floor:
         replicates["quadratic_form"] = _forms_without(moments, norm.kernel)
         if "lambda_min" in replicates:
             pairs = zip(replicates["lambda_min"], replicates["quadratic_form"], strict=True)
             replicates["delta"] = [1 - least / along for least, along in pairs]
             resolutions["delta"] = resolutions["lambda_min"] / form
-    if samples and norm is not None and columns["predicted_ratio"] and not columns["mahalanobis_unresolved"]:
+    if (
+        samples
+        and norm is not None
+        and columns["predicted_ratio"]
+        and not columns["mahalanobis_unresolved"]
+    ):
         rounding = _accumulation(moments, columns["lambda_max"] ** 0.5)
         lengths = _lengths_without(moments, norm.kernel, rounding)
         replicates["mahalanobis_squared"] = [length.squared for length in lengths]
         replicates["predicted_ratio"] = [1 / (1 + length.squared) for length in lengths]
         error = max(length.error for length in lengths)
-        resolutions |= {"mahalanobis_squared": error, "predicted_ratio": error * columns["predicted_ratio"] ** 2}
+        resolutions |= {
+            "mahalanobis_squared": error,
+            "predicted_ratio": error * columns["predicted_ratio"] ** 2,
+        }
     return uncertainty_columns(columns, SCHUR, replicates, samples, resolutions)
 
 
 def ratio_uncertainty(row: Row, embedding: Row | None) -> dict[str, Any]:
-    """The uncertainty columns of a site with those of its ratios to the embedding: the jackknife of the quotient."""
+    """The uncertainty columns of a site with those of its ratios to the embedding: the jackknife of
+    the quotient.
+    """
     own, reference = dict(row["replicates"]), dict(embedding["replicates"]) if embedding else {}
     base = reference.get("sigma_active_min")
     errors: dict[str, float | None] = {}
     for ratio, name in RATIOS.items():
-        quotients = [value / below for value, below in zip(own[name], base, strict=True)] if base and name in own else []
+        quotients = (
+            [value / below for value, below in zip(own[name], base, strict=True)]
+            if base and name in own
+            else []
+        )
         errors[f"{ratio}_se"] = standard_error(row[ratio], quotients, row["group_samples"] or [])
         if errors[f"{ratio}_se"] is not None:
             own[ratio] = quotients
     return {**errors, "replicates": sorted(own.items())}
 
 
-def stack_uncertainty(values: Row, body: Sequence[Row], post: Row | None, terminal: Row | None) -> dict[str, Any]:
-    """Uncertainty columns of a stream from those of its sites: extremes over blocks are taken anew without each group.
+def stack_uncertainty(
+    values: Row, body: Sequence[Row], post: Row | None, terminal: Row | None
+) -> dict[str, Any]:
+    """Uncertainty columns of a stream from those of its sites: extremes over blocks are taken anew
+    without each group.
 
     values: of the stream's row. body: rows of X_1..X_L. post: the row behind the post-norm cosines.
     terminal: that behind the ratio after the terminal norm.
     """
-    sources: dict[str, tuple[Sequence[Row], str, Callable[..., Any]]] = {name: (body, *how) for name, how in STACK.items()}
+    sources: dict[str, tuple[Sequence[Row], str, Callable[..., Any]]] = {
+        name: (body, *how) for name, how in STACK.items()
+    }
     sources |= {name: (body[-1:], column, np.max) for name, column in LAST.items()}
     sources["post_norm_ratio"] = ([terminal] if terminal else [], "ratio_to_embedding", np.max)
+    ends = [*body[:1], terminal] if terminal else []
+    sources["first_block_post_norm_ratio"] = (ends, "sigma_active_min", _last_over_first)
     sources |= {f"post_norm_{name}": ([post] if post else [], name, np.max) for name in POST_NORM}
     replicates: Replicates = {}
     for name, (rows, column, choose) in sources.items():
@@ -159,16 +240,26 @@ def stack_uncertainty(values: Row, body: Sequence[Row], post: Row | None, termin
     return uncertainty_columns(values, list(sources), replicates, samples, {})
 
 
-def _bottoms_without(moments: Moments, centred: bool, null_dimension: int, smallest: float, count: int) -> list[Bottom]:
-    """The `count` values above `null_dimension` others without each group, of as many samples as there are in all.
+def bottoms_without(
+    moments: Moments, centred: bool, null_dimension: int, smallest: float, count: int
+) -> list[Bottom]:
+    """The `count` values above `null_dimension` others without each group, of as many samples as
+    there are in all.
 
-    smallest: the first of them with all groups. Fewer samples have no larger one, so a kernel that is
-    given twice that is passed over. Values grow with the root of the number of samples and are scaled.
+    smallest: the first of them with all groups. Fewer samples have no larger one, so a kernel that
+    is given twice that is passed over. Values grow with the root of the number of samples and are
+    scaled.
     """
-    kernel = moments.spectrum(centred).bottom(null_dimension) if null_dimension else np.empty((moments.d, 0))
+    kernel = (
+        moments.spectrum(centred).bottom(null_dimension)
+        if null_dimension
+        else np.empty((moments.d, 0))
+    )
     bottoms = []
     for left in leave_one_out(moments):
-        bottom = bottom_of(lifted(left, kernel, 2 * smallest) if null_dimension else left, centred, count)
+        bottom = bottom_of(
+            lifted(left, kernel, 2 * smallest) if null_dimension else left, centred, count
+        )
         bottoms.append(replace(bottom, values=bottom.values * np.sqrt(moments.n / left.n)))
     return bottoms
 
@@ -178,7 +269,10 @@ def _directions(d: int, norm: NormFacts | None) -> dict[str, Callable[[np.ndarra
     found = {"cos_ones": _cosine_with(np.full((d, 1), d**-0.5))}
     if norm is not None:
         gains = SmallGains.of(norm)
-        found |= {"cos_gamma_inv": _cosine_with(norm.kernel), "cos_min_gain": _cosine_with(gains.axis)}
+        found |= {
+            "cos_gamma_inv": _cosine_with(norm.kernel),
+            "cos_min_gain": _cosine_with(gains.axis),
+        }
         if gains.rest is not None:
             rest = gains.rest
             found["cos_gamma_inv_rest"] = lambda vector: alignment(gains.kept * vector, rest)
@@ -196,17 +290,23 @@ def _add_cosines(
     rounding: Rounding,
     directions: Mapping[str, Callable[[np.ndarray], float]],
 ) -> None:
-    """The cosines of each bottom vector, and how far rounding may move them: by the angle that it may turn the vector."""
+    """The cosines of each bottom vector, and how far rounding may move them: by the angle that it
+    may turn the vector.
+    """
     turn = max(rounding.turn(bottom.values) for bottom in bottoms)
     for name, cosine in directions.items():
         cosines = [cosine(bottom.vectors[:, 0]) for bottom in bottoms]
         sine = max(1 - min(cosines) ** 2, 0.0) ** 0.5
         replicates[name] = cosines
-        resolutions[name] = (sine + turn) * turn + bottoms[0].vectors.shape[0] * float(np.finfo(float).eps)
+        resolutions[name] = (sine + turn) * turn + bottoms[0].vectors.shape[0] * float(
+            np.finfo(float).eps
+        )
 
 
 def _accumulation(moments: Moments, largest: float) -> Rounding:
-    """The rounding that differs between replicates: the accumulation's. That of the forward pass is in all of them alike."""
+    """The rounding that differs between replicates: the accumulation's. That of the forward pass is
+    in all of them alike.
+    """
     return Rounding.of(moments, 0.0, moments.accumulator_floor(largest))
 
 
@@ -216,10 +316,14 @@ def _moved(rounding: Rounding, sigma: float) -> float:
 
 
 def _forms_without(moments: Moments, kernel: np.ndarray) -> list[float]:
-    """u^T A u without each group, the smallest over the kernel's axes: sums over samples, from which the group's is taken."""
+    """u^T A u without each group, the smallest over the kernel's axes: sums over samples, from
+    which the group's is taken.
+    """
     whole = _sums_along(moments, kernel)
     parts = (unpack(moments.groups[number]) for number in sorted(moments.groups))
-    return [float(((whole - _sums_along(part, kernel)) / (moments.n - part.n)).min()) for part in parts]
+    return [
+        float(((whole - _sums_along(part, kernel)) / (moments.n - part.n)).min()) for part in parts
+    ]
 
 
 def _lengths_without(moments: Moments, kernel: np.ndarray, rounding: Rounding) -> list[MeanLength]:
@@ -228,7 +332,9 @@ def _lengths_without(moments: Moments, kernel: np.ndarray, rounding: Rounding) -
     for left in leave_one_out(moments):
         mean = left.mean - kernel @ (kernel.T @ left.mean)
         solution = left.filled(kernel).whitened(mean)
-        lengths.append(MeanLength(float(mean @ solution), float(np.linalg.norm(solution)), 0.0, 0, rounding))
+        lengths.append(
+            MeanLength(float(mean @ solution), float(np.linalg.norm(solution)), 0.0, 0, rounding)
+        )
     return lengths
 
 

@@ -9,20 +9,22 @@ import numpy as np
 from normgauge.moments import Moments
 
 ROUNDOFF = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
-"""Spacing of 1 in each forward arithmetic. The published floor is sigma_max eps32 with eps32 = 1.2e-7
-(arXiv 2606.19491, A.6)."""
+"""Spacing of 1 in each forward arithmetic. The published floor is sigma_max eps32 with eps32 =
+1.2e-7 (arXiv 2606.19491, A.6).
+"""
 
 
 @dataclass(frozen=True)
 class Rounding:
     """The two ways in which a second moment is off.
 
-    amplitude: spectral norm of the error of the samples (forward pass; for tsqr64 the accumulation too), in
-        units of a singular value.
-    scatter: error of the eigenvalues of an accumulated scatter matrix, in those units squared; 0 for tsqr64.
+    amplitude: spectral norm of the error of the samples (forward pass; for tsqr64 the accumulation
+        too), in units of a singular value.
+    scatter: error of the eigenvalues of an accumulated scatter matrix, in those units squared; 0
+        for tsqr64.
 
-    Both are sizes of rounding as the floors are (docs/method.md), not proven bounds; what is derived from
-    them holds for every error of these sizes.
+    Both are sizes of rounding as the floors are (docs/dead_directions.md), not proven bounds; what
+    is derived from them holds for every error of these sizes.
     """
 
     amplitude: float
@@ -50,8 +52,10 @@ class Rounding:
         return max(root**2 - self.scatter, 0.0)
 
     def turn(self, sigma: np.ndarray) -> float:
-        """Sine of the angle by which the bottom singular vector may be off (Wedin 1972), 1 where it is not
-        determined. sigma: singular values, ascending, at least two."""
+        """Sine of the angle by which the bottom singular vector may be off (Wedin 1972), 1 where it
+        is not
+        determined. sigma: singular values, ascending, at least two.
+        """
         gap, gap_of_squares = sigma[1] - sigma[0], sigma[1] ** 2 - sigma[0] ** 2
         if gap <= 0:
             return 1.0

@@ -1,4 +1,6 @@
-"""Changes of coordinates that leave a model's function alone: groups, transforms, recovery, transport.
+"""Changes of coordinates that leave a model's function alone: groups, transforms, matching,
+checking.
 
-Rows are vectors: an element G of a group acts on activations as H -> H G. docs/signed-permutation.md derives what is used here.
+Rows are vectors: an element G of a group acts on activations as H -> H G.
+docs/signed_permutation.md derives what is used here.
 """

@@ -1,50 +1,39 @@
-"""Gains moved into the maps that read them: the state in which a residual stream admits dense rotations."""
+"""Gains moved into the maps that read them: the state in which a residual stream admits dense
+rotations.
+"""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
-from normgauge.anatomy import describe
+from normgauge.anatomy.lookup import effective_gain, fed_maps, is_tied
 from normgauge.anatomy.structure import Anatomy, Norm, Placement
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on
+from normgauge.gauge.folding import leaves_model, scale_readers
 
 KEPT = 2 / 3  # share of a dtype's digits that absorbing must leave where no tolerance is given
 
 
-def untied(checkpoint: Checkpoint) -> Checkpoint:
-    """The same model with every tied tensor stored on its own, as far as its class allows; the config says so."""
-    tied = describe(checkpoint.config)
-    config = untied_config(checkpoint.config)
-    tensors, stored = dict(checkpoint.tensors), dict(checkpoint.stored)
-    for tensor in describe(config).tensors:
-        source = tied.tensor(tensor.name).alias_of if tensor.alias_of is None else None
-        if source and tensor.name not in tensors:
-            tensors[tensor.name], stored[tensor.name] = tensors[source].clone(), stored[source]
-    return Checkpoint(config, tensors, stored, checkpoint.files)
-
-
-def untied_config(config: Any) -> Any:
-    """A copy of the config that ties no tensor."""
-    loose = copy.deepcopy(config)
-    if getattr(loose, "tie_word_embeddings", False):
-        loose.tie_word_embeddings = False
-    return loose
-
-
-def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy, dtype: torch.dtype | None = None, tolerance: float | None = None) -> Checkpoint:
+def absorb_gains(
+    checkpoint: Checkpoint,
+    anatomy: Anatomy,
+    dtype: torch.dtype | None = None,
+    tolerance: float | None = None,
+) -> Checkpoint:
     """The same function with every gain on the primary residual stream equal to one.
 
-    What changes is rounded once, to `dtype`, or to the tensor's own where that is None.
-    The gain g of a norm goes into the maps that it feeds (W -> W diag(g)); the bias b of a LayerNorm becomes b / g. Raises InputError,
-    naming the norm, where that changes the function: norms on the stream itself (post-norm, sandwich), hidden states that are the
-    model's output, tied weights (see `untied`); and, naming the coordinate, where b / g would cost more than `tolerance` of the outputs
-    once the stream is rotated (see `absorption_cost`). None allows a third of the digits of the dtype that is written.
+    What changes is rounded once, to `dtype`, or to the tensor's own where that is None. The gain g
+    of a norm goes into the maps that it feeds (W -> W diag(g)); the bias b of a LayerNorm becomes b
+    / g. Raises InputError,
+    naming the norm, where that changes the function: norms on the stream itself (post-norm,
+    sandwich), hidden states that are the model's output, tied weights (`opening.untied`); and,
+    naming the coordinate, where b / g would cost more than `tolerance` of the outputs once the
+    stream is rotated (see `absorption_cost`). None allows a third of the digits of the dtype that
+    is written.
     """
     require_absorbable(anatomy)
     require_affordable(anatomy, checkpoint.tensors, dtype, tolerance)
@@ -55,15 +44,19 @@ def absorb_gains(checkpoint: Checkpoint, anatomy: Anatomy, dtype: torch.dtype | 
 
 
 def require_absorbable(anatomy: Anatomy) -> None:
-    """InputError, naming the norm, where the architecture has no maps for a gain on its primary stream to go into."""
+    """InputError, naming the norm, where the architecture has no maps for a gain on its primary
+    stream to go into.
+    """
     if anatomy.placement not in (Placement.PRE, Placement.PARALLEL):
         raise InputError(
-            f"{anatomy.architecture}: its norms ({anatomy.placement}) write the residual stream, which has no map to absorb their gains; "
+            f"{anatomy.architecture}: its norms ({anatomy.placement}) write the residual stream, "
+            "which has no map to absorb their gains; "
             f"use signed permutations"
         )
     if sum(stack.space == anatomy.primary_stack.space for stack in anatomy.stacks) > 1:
         raise InputError(
-            f"{anatomy.architecture}: its encoder and decoder share one residual space, and the encoder's normed states are an output "
+            f"{anatomy.architecture}: its encoder and decoder share one residual space, and the "
+            "encoder's normed states are an output "
             f"themselves, with no map behind them to absorb their gains; use signed permutations"
         )
     for norm in _absorbed_norms(anatomy):
@@ -74,10 +67,12 @@ def _absorbed_norms(anatomy: Anatomy) -> list[Norm]:
     return [norm for norm in norms_on(anatomy, anatomy.primary_stack.space) if norm.gain]
 
 
-def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None) -> None:
+def _absorb(
+    anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], dtype: torch.dtype | None
+) -> None:
     assert norm.gain is not None
     stored = tensors[norm.gain]
-    gain = stored.double() + norm.gain_offset
+    gain = effective_gain(norm, tensors)
     if norm.bias:
         bias = tensors[norm.bias]
         tensors[norm.bias] = _over_gain(bias.double(), gain).to(dtype or bias.dtype)
@@ -86,11 +81,13 @@ def _absorb(anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], dtyp
 
 
 def absorption_cost(gain: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype) -> float:
-    """What absorbing the gains of a LayerNorm costs, relative to what its readers read, once a rotation follows.
+    """What absorbing the gains of a LayerNorm costs, relative to what its readers read, once a
+    rotation follows.
 
-    `gain` and `bias`: float64 (d,). The normalised state has root mean square one, and b / g is added to it. A rotation spreads the sum
-    over all coordinates, each of which is rounded to `dtype`, unit roundoff u; turned back, every reader meets an error of
-    u sqrt(1 + mean((b / g)^2)). Infinite for a gain of zero under a bias.
+    `gain` and `bias`: float64 (d,). The normalised state has root mean square one, and b / g is
+    added to it. A rotation spreads the sum over all coordinates, each of which is rounded to
+    `dtype`, unit roundoff u; turned back, every reader meets an error of u sqrt(1 + mean((b /
+    g)^2)). Infinite for a gain of zero under a bias.
     """
     shift = _over_gain(bias, gain)
     return float(torch.finfo(dtype).eps / 2 * (1 + shift.square().mean()).sqrt())
@@ -102,54 +99,46 @@ def _over_gain(bias: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
 
 
 def require_affordable(
-    anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None, tolerance: float | None = None
+    anatomy: Anatomy,
+    tensors: Mapping[str, torch.Tensor],
+    dtype: torch.dtype | None = None,
+    tolerance: float | None = None,
 ) -> None:
-    """InputError, naming norm and coordinate, where absorbing costs more than the tolerance of `absorb_gains`."""
+    """InputError, naming norm and coordinate, where absorbing costs more than the tolerance of
+    `absorb_gains`.
+    """
     for norm in _absorbed_norms(anatomy):
         if norm.gain and norm.bias:
-            gain, bias = tensors[norm.gain].double() + norm.gain_offset, tensors[norm.bias]
+            gain, bias = effective_gain(norm, tensors), tensors[norm.bias]
             _require_affordable(norm, gain, bias.double(), dtype or bias.dtype, tolerance)
 
 
-def _require_affordable(norm: Norm, gain: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype, tolerance: float | None) -> None:
+def _require_affordable(
+    norm: Norm, gain: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype, tolerance: float | None
+) -> None:
     allowed = (torch.finfo(dtype).eps / 2) ** KEPT if tolerance is None else tolerance
     cost = absorption_cost(gain, bias, dtype)
     if not cost <= allowed:
         worst = int(_over_gain(bias, gain).abs().argmax())
         raise InputError(
-            f"norm {norm.name}: coordinate {worst} has a gain of {gain[worst]:.2g} under a bias of {bias[worst]:.2g}; absorbed and then "
-            f"rotated, that costs {cost:.2g} of the outputs in {str(dtype).removeprefix('torch.')}, more than {allowed:.2g}; keep the "
+            f"norm {norm.name}: coordinate {worst} has a gain of {gain[worst]:.2g} under a bias of "
+            f"{bias[worst]:.2g}; absorbed and then "
+            f"rotated, that costs {cost:.2g} of the outputs in "
+            f"{str(dtype).removeprefix('torch.')}, more than {allowed:.2g}; keep the "
             f"gains, or absorb them in a wider dtype"
         )
 
 
-def scale_readers(
-    anatomy: Anatomy, norm: Norm, tensors: dict[str, torch.Tensor], factors: torch.Tensor, dtype: torch.dtype | None = None
-) -> None:
-    """Multiply what the norm's maps read of each coordinate by its factor, float64 (size,), in place of their weights; rounded once, to
-    `dtype`, or to each weight's own where that is None."""
-    for name in dict.fromkeys(item.weight for item in anatomy.maps if item.name in norm.feeds):
-        weight = tensors[name]
-        axis = next(item.input_axis for item in anatomy.maps if item.weight == name)
-        shape = [1] * weight.ndim
-        shape[axis] = len(factors)
-        tensors[name] = (weight.double() * factors.reshape(shape)).to(dtype or weight.dtype)
-
-
-def returns_hidden_states(anatomy: Anatomy) -> bool:
-    """Whether the class has no head: the last norm's output leaves the model."""
-    return anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith("LMHeadModel")
-
-
 def _check_readers(anatomy: Anatomy, norm: Norm) -> None:
-    if not norm.feeds or (returns_hidden_states(anatomy) and norm.name == anatomy.primary_stack.terminal_norm):
+    if not norm.feeds or leaves_model(anatomy, norm):
         raise InputError(
-            f"norm {norm.name}: its output leaves {anatomy.architecture}, or is read by no map alone, so nothing can absorb its gain; "
+            f"norm {norm.name}: its output leaves {anatomy.architecture}, or is read by no map "
+            "alone, so nothing can absorb its gain; "
             f"take the class with its head"
         )
-    aliases = {tensor.alias_of for tensor in anatomy.tensors} | {tensor.name for tensor in anatomy.tensors if tensor.alias_of}
-    for item in anatomy.maps:
-        if item.name in norm.feeds and item.weight in aliases:
+    for item in fed_maps(anatomy, norm):
+        if is_tied(anatomy, item.weight):
             raise InputError(
-                f"norm {norm.name}: it feeds {item.weight}, which is tied to another tensor; untie the checkpoint first (untied)"
+                f"norm {norm.name}: it feeds {item.weight}, which is tied to another tensor; untie "
+                "the checkpoint first (untied)"
             )

@@ -16,8 +16,9 @@ from normgauge.gauge.correlation import run_site_activations
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """One site of one model. `rows`: float32 or float64 (samples, width), all finite. `lengths`: the
-    samples of each sequence, in order; samples of one sequence depend on each other."""
+    """One site of one model. `rows`: float32 or float64 (samples, width), all finite. `lengths`:
+    the samples of each sequence, in order; samples of one sequence depend on each other.
+    """
 
     rows: torch.Tensor
     lengths: tuple[int, ...]
@@ -35,7 +36,9 @@ class Activations:
 
 
 def halves(lengths: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Two sets of sequences, by number, that share none: each goes to the set with fewer samples."""
+    """Two sets of sequences, by number, that share none: each goes to the set with fewer
+    samples.
+    """
     sets: tuple[list[int], list[int]] = ([], [])
     counts = [0, 0]
     for number, length in enumerate(lengths):
@@ -68,7 +71,10 @@ def observe_sites(
     for name, parts in kept.items():
         rows = torch.cat(parts) if parts else torch.empty(0)
         if samples is not None and len(rows) < samples:
-            raise InputError(f"site {name}: {len(rows)} samples in the probes, {samples} asked for; give more probes")
+            raise InputError(
+                f"site {name}: {len(rows)} samples in the probes, {samples} asked for; give more "
+                "probes"
+            )
         whole = Activations(rows, tuple(lengths[name]))
         observed[name] = whole if samples is None else whole.first(samples)
     return observed
@@ -76,7 +82,9 @@ def observe_sites(
 
 def _finite(site: Site, rows: torch.Tensor) -> torch.Tensor:
     if not rows.sum().isfinite() and not rows.isfinite().all():
-        raise InputError(f"site {site.id}: activations hold NaN or infinity; check the model's weights")
+        raise InputError(
+            f"site {site.id}: activations hold NaN or infinity; check the model's weights"
+        )
     return rows if rows.dtype == torch.float64 else rows.float()
 
 

@@ -24,7 +24,8 @@ from normgauge.gauge.stored import stored_tensor
 
 DRAWS = 6  # random roundings whose effects are averaged
 ARITHMETIC_DRAWS = 2  # the same of float64, whose effects lie far below every limit
-LIMIT = 1.0  # largest error of the stored weights that counts as their rounding, ulp in root mean square
+# largest error of the stored weights that counts as their rounding, ulp in root mean square
+LIMIT = 1.0
 Places = Mapping[str, torch.Tensor]
 """By tensor, the values that rounding can have moved, bool."""
 
@@ -51,10 +52,12 @@ class Effect:
 
 @dataclass(frozen=True)
 class Check:
-    """`found`: how far the models are apart. `arithmetic`: what rounding to float64 in the forward pass
+    """`found`: how far the models are apart. `arithmetic`: what rounding to float64 in the forward
+    pass
     explains. `rounding`: what an error of one ulp of every value that can have been rounded does.
     `changed`: by tensor, the change in ulp of single values, more than a rounding makes; no gauge
-    changes single values, so that none needs to be read by a probe."""
+    changes single values, so that none needs to be read by a probe.
+    """
 
     found: Effect
     arithmetic: Effect
@@ -63,7 +66,10 @@ class Check:
 
     @property
     def verdict(self) -> Verdict:
-        if self.changed or not self.found.outputs <= self.arithmetic.outputs + LIMIT * self.rounding.outputs:
+        if (
+            self.changed
+            or not self.found.outputs <= self.arithmetic.outputs + LIMIT * self.rounding.outputs
+        ):
             return Verdict.DIFFERENT
         return Verdict.SAME if self.found.outputs <= self.arithmetic.outputs else Verdict.ROUNDED
 
@@ -83,29 +89,47 @@ class Check:
 def check(source: Checkpoint, target: Checkpoint, batches: Sequence[Batch], gauge: Gauge) -> Check:
     """Compare two checkpoints of one shape, in float64, on the same batches.
 
-    `gauge` moves hidden states that are outputs; empty where it is not known. The limits are measured:
-    stored values are moved by one ulp at random, DRAWS times, and the effects' root mean square is
-    taken. Raises InputError for outputs that cannot be compared.
+    `gauge` moves hidden states that are outputs; empty where it is not known. The limits are
+    measured: stored values are moved by one ulp at random, DRAWS times, and the effects' root mean
+    square is taken. Raises InputError for outputs that cannot be compared.
     """
     observer = _Observer(describe(source.config), batches)
     reference, own = observer.observe(source), observer.observe(target)
     found = observer.compare(reference, own, gauge)
-    everywhere = {name: torch.ones(value.shape, dtype=torch.bool) for name, value in target.tensors.items()}
-    terms = max(observer.anatomy.tensor(item.weight).shape[item.input_axis] for item in observer.anatomy.maps)
-    arithmetic = _scaled(observer.moved_by_an_ulp(target, own, everywhere, ARITHMETIC_DRAWS, torch.float64), terms**0.5)
+    everywhere = {
+        name: torch.ones(value.shape, dtype=torch.bool) for name, value in target.tensors.items()
+    }
+    terms = max(
+        observer.anatomy.tensor(item.weight).shape[item.input_axis]
+        for item in observer.anatomy.maps
+    )
+    arithmetic = _scaled(
+        observer.moved_by_an_ulp(target, own, everywhere, ARITHMETIC_DRAWS, torch.float64),
+        terms**0.5,
+    )
     in_source, in_target, changed = rounding_places(source, target)
     rounding = _scaled(found, 0.0)
     if not found.outputs <= arithmetic.outputs:
         effects = [
             observer.moved_by_an_ulp(checkpoint, observed, places, DRAWS)
-            for checkpoint, observed, places in ((source, reference, in_source), (target, own, in_target))
+            for checkpoint, observed, places in (
+                (source, reference, in_source),
+                (target, own, in_target),
+            )
             if places
         ]
         rounding = _norm(effects) if effects else rounding
-    return Check(found, arithmetic, rounding, {name: error for name, error in changed.items() if error > LIMIT})
+    return Check(
+        found,
+        arithmetic,
+        rounding,
+        {name: error for name, error in changed.items() if error > LIMIT},
+    )
 
 
-def rounding_places(source: Checkpoint, target: Checkpoint) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, float]]:
+def rounding_places(
+    source: Checkpoint, target: Checkpoint
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, float]]:
     """The values of the source and of the target that can have been rounded, by tensor; and by how
     many ulp single values of a tensor have changed.
 
@@ -115,7 +139,10 @@ def rounding_places(source: Checkpoint, target: Checkpoint) -> tuple[dict[str, t
     places: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] = {}, {}
     changed: dict[str, float] = {}
     for tensor in anatomies[1].tensors:
-        pair = [stored_tensor(each, anatomy, tensor.name) for each, anatomy in zip((source, target), anatomies, strict=True)]
+        pair = [
+            stored_tensor(each, anatomy, tensor.name)
+            for each, anatomy in zip((source, target), anatomies, strict=True)
+        ]
         if tensor.alias_of or pair[0][1].shape != pair[1][1].shape:
             continue
         coarser = int(torch.finfo(pair[1][1].dtype).eps >= torch.finfo(pair[0][1].dtype).eps)
@@ -157,7 +184,9 @@ class _Observer:
 
     def observe(self, checkpoint: Checkpoint) -> _Observation:
         model = build_model(checkpoint, "float64")
-        shifted = {stack.name for stack in self.anatomy.stacks if shifts_states(self.anatomy, stack.space)}
+        shifted = {
+            stack.name for stack in self.anatomy.stacks if shifts_states(self.anatomy, stack.space)
+        }
         kept = {site.id: _Products(site.stack in shifted) for site in self.sites}
         observation = _Observation([], [])
         with hooked(model, self.sites, kept) as state:
@@ -186,21 +215,29 @@ class _Observer:
         draws: int,
         dtype: torch.dtype | None = None,
     ) -> Effect:
-        """The root mean square, over draws, of what moving the values at `places` by one ulp does: of
-        `dtype`, or of each tensor's own where that is None."""
+        """The root mean square, over draws, of what moving the values at `places` by one ulp does:
+        of `dtype`, or of each tensor's own where that is None.
+        """
         dtypes = {name: dtype or value.dtype for name, value in checkpoint.tensors.items()}
         effects = []
         for seed in range(draws):
-            moved = replace(checkpoint, tensors=moved_by_an_ulp(checkpoint.tensors, places, dtypes, seed))
+            moved = replace(
+                checkpoint, tensors=moved_by_an_ulp(checkpoint.tensors, places, dtypes, seed)
+            )
             effects.append(self.compare(observed, self.observe(moved), Gauge({})))
         return _scaled(_norm(effects), draws**-0.5)
 
 
 def _norm(effects: Sequence[Effect]) -> Effect:
     """The square root of the sum of squares, place by place."""
-    sites = {name: float(np.hypot.reduce([effect.sites[name] for effect in effects])) for name in effects[0].sites}
+    sites = {
+        name: float(np.hypot.reduce([effect.sites[name] for effect in effects]))
+        for name in effects[0].sites
+    }
     return Effect(float(np.hypot.reduce([effect.outputs for effect in effects])), sites)
 
 
 def _scaled(effect: Effect, factor: float) -> Effect:
-    return Effect(factor * effect.outputs, {name: factor * value for name, value in effect.sites.items()})
+    return Effect(
+        factor * effect.outputs, {name: factor * value for name, value in effect.sites.items()}
+    )

@@ -8,8 +8,14 @@ from normgauge.gauge.check import Check, Verdict
 from normgauge.gauge.rounding import SINGLE_ROUNDING
 from normgauge.gauge.stored import StoredError
 
-BEHIND = "the residual streams agree: the difference lies behind them, or hidden states are outputs and need the --gauge between"
-UNSEEN = "the outputs do not show it: it is within their rounding, no probe reads it, or another gauge leads there"
+BEHIND = (
+    "the residual streams agree: the difference lies behind them, or hidden states are "
+    "outputs and need the --gauge between"
+)
+UNSEEN = (
+    "the outputs do not show it: it is within their rounding, no probe reads it, or another "
+    "gauge leads there"
+)
 
 
 def said(found: Check) -> list[str]:
@@ -19,7 +25,10 @@ def said(found: Check) -> list[str]:
         return [f"{line}float64 arithmetic explains {found.arithmetic.outputs:.2g}"]
     if found.verdict == Verdict.ROUNDED:
         rounding = f"(one rounding: {SINGLE_ROUNDING:.2f})"
-        unseen = f"a change that moves the outputs by less than {found.rounding.outputs:.2g} does not show"
+        unseen = (
+            f"a change that moves the outputs by less than {found.rounding.outputs:.2g} does "
+            "not show"
+        )
         return [
             f"{line}as {found.ulp:.2f} ulp of the stored weights does {rounding}",
             f"{unseen}; --gauge compares the stored values",

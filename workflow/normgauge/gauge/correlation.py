@@ -1,4 +1,6 @@
-"""Cross-correlation of two models' activations on the same samples, streamed: chunks in, one d x d matrix held."""
+"""Cross-correlation of two models' activations on the same samples, streamed: chunks in, one d x d
+matrix held.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ from normgauge.errors import InputError
 BLOCK = 256  # rows whose sums are taken at once
 FEWEST = 4  # samples below which a correlation says nothing
 CONSTANT = 8 * float(torch.finfo(torch.float32).eps)
-"""A coordinate whose standard deviation is below this share of its root mean square is constant: rounding alone may have moved it."""
+"""A coordinate whose standard deviation is below this share of its root mean square is constant:
+rounding alone may have moved it.
+"""
 
 
 class CrossCorrelation:
     """Accumulates paired chunks of `source` and `target` activations, float32 or float64 (m, d).
 
-    Both are shifted by their first chunk's mean before the product, so that taking the mean off at the end does not cancel.
+    Both are shifted by their first chunk's mean before the product, so that taking the mean off at
+    the end does not cancel.
     """
 
     def __init__(self, d: int) -> None:
@@ -33,21 +38,32 @@ class CrossCorrelation:
         self._squares = np.zeros((2, d))
 
     def update(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Add one chunk of each. Raises InputError when their shapes differ, are not (m, d), or a value is not finite."""
+        """Add one chunk of each. Raises InputError when their shapes differ, are not (m, d), or a
+        value is not finite.
+        """
         if source.shape != target.shape or source.ndim != 2 or source.shape[1] != self.d:
             raise InputError(
-                f"activations of shapes {list(source.shape)} and {list(target.shape)}, expected the same samples of {self.d} coordinates "
+                f"activations of shapes {list(source.shape)} and {list(target.shape)}, expected "
+                f"the same samples of {self.d} coordinates "
                 f"from both models; use one tokenizer and one set of probes"
             )
-        pair = [value if value.dtype in (torch.float32, torch.float64) else value.float() for value in (source, target)]
+        pair = [
+            value if value.dtype in (torch.float32, torch.float64) else value.float()
+            for value in (source, target)
+        ]
         if not len(source):
             return
         if self._shifts is None:
             self._shifts = (pair[0].mean(0), pair[1].mean(0))
-            self._product = torch.zeros((self.d, self.d), dtype=torch.promote_types(pair[0].dtype, pair[1].dtype))
+            self._product = torch.zeros(
+                (self.d, self.d), dtype=torch.promote_types(pair[0].dtype, pair[1].dtype)
+            )
         assert self._product is not None
         if len(source) > len(self._centred[0]):
-            self._centred = (torch.empty(source.shape, dtype=self._product.dtype), torch.empty(source.shape, dtype=self._product.dtype))
+            self._centred = (
+                torch.empty(source.shape, dtype=self._product.dtype),
+                torch.empty(source.shape, dtype=self._product.dtype),
+            )
         for number, (side, value) in enumerate(zip(("source", "target"), pair, strict=True)):
             self._add_scatter(number, side, value)
         first, second = (rows[: len(source)] for rows in self._centred)
@@ -55,14 +71,21 @@ class CrossCorrelation:
         self.n += len(source)
 
     def _add_scatter(self, number: int, side: str, value: torch.Tensor) -> None:
-        """Shift one model's chunk into the buffer for the product and add its sums and squares, in blocks that stay in the cache."""
+        """Shift one model's chunk into the buffer for the product and add its sums and squares, in
+        blocks that stay in the cache.
+        """
         assert self._shifts is not None
-        for block, rows in zip(value.split(BLOCK), self._centred[number].split(BLOCK), strict=False):
+        for block, rows in zip(
+            value.split(BLOCK), self._centred[number].split(BLOCK), strict=False
+        ):
             rows = torch.sub(block, self._shifts[number], out=rows[: len(block)])
             total = rows.sum(0).double().numpy()
             if not np.isfinite(total).all():
                 coordinate = int(np.flatnonzero(~np.isfinite(total))[0])
-                raise InputError(f"activations of the {side} model hold NaN or infinity (coordinate {coordinate}); check its weights")
+                raise InputError(
+                    f"activations of the {side} model hold NaN or infinity (coordinate "
+                    f"{coordinate}); check its weights"
+                )
             self._sums[number] += total
             self._squares[number] += rows.square().sum(0).double().numpy()
 
@@ -76,13 +99,18 @@ class CrossCorrelation:
         return found[0], found[1]
 
     def matrix(self) -> np.ndarray:
-        """float (d, d): the centred, normalised correlation of source coordinate i with target coordinate j; 0 where one is constant."""
+        """float (d, d): the centred, normalised correlation of source coordinate i with target
+        coordinate j; 0 where one is constant.
+        """
         constant = self.constant()
         assert self._product is not None
         matrix = self._product.numpy().copy()
         matrix -= np.outer(self._sums[0], self._sums[1] / self.n).astype(matrix.dtype)
         scatter = self._squares - self._sums**2 / self.n
-        scales = [np.where(flat, 0, 1 / np.sqrt(np.where(flat, 1, spread))) for flat, spread in zip(constant, scatter, strict=True)]
+        scales = [
+            np.where(flat, 0, 1 / np.sqrt(np.where(flat, 1, spread)))
+            for flat, spread in zip(constant, scatter, strict=True)
+        ]
         matrix *= scales[0].astype(matrix.dtype)[:, None]
         matrix *= scales[1].astype(matrix.dtype)
         return matrix
@@ -98,7 +126,9 @@ class _Latest:
         self.rows = rows.detach().cpu()
 
 
-def run_site_activations(model: torch.nn.Module, sites: Sequence[Site], batches: Iterable[Batch]) -> Iterable[dict[str, torch.Tensor]]:
+def run_site_activations(
+    model: torch.nn.Module, sites: Sequence[Site], batches: Iterable[Batch]
+) -> Iterable[dict[str, torch.Tensor]]:
     """Per batch, the activations (rows, width) of every site of one model, by site id."""
     kept = {site.id: _Latest() for site in sites}
     body, parameter = body_of(model), next(model.parameters())

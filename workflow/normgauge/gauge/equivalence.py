@@ -15,7 +15,9 @@ from normgauge.gauge.model_gauge import Gauge
 from normgauge.schemas.verdicts import Verdict, control_verdict
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-3}
-"""Largest relative deviation that rounding alone explains, by forward dtype; float32 is only reported against the published figures."""
+"""Largest relative deviation that rounding alone explains, by forward dtype; float32 is only
+reported against the published figures.
+"""
 CONTROL_FACTOR = 1e3  # a gauge outside the group must deviate by this many tolerances
 INTERNAL = ("past_key_values", "hidden_states", "attentions", "loss")
 
@@ -27,7 +29,9 @@ Recorded = tuple[Mapping[str, torch.Tensor], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest difference of two models' outputs: absolute, and relative to the largest absolute output of the same field."""
+    """The largest difference of two models' outputs: absolute, and relative to the largest absolute
+    output of the same field.
+    """
 
     max_abs: float
     relative: float
@@ -41,17 +45,29 @@ class Deviation:
 
 
 def outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors that a forward pass returns, by field, float64; floating inputs are cast to the model's dtype."""
+    """The tensors that a forward pass returns, by field, float64; floating inputs are cast to the
+    model's dtype.
+    """
     parameter = next(model.parameters())
     with torch.inference_mode():
         found = model(**{name: placed(value, parameter) for name, value in inputs.items()})
-    return {name: value.double() for name, value in found.items() if isinstance(value, torch.Tensor) and not name.endswith(INTERNAL)}
+    return {
+        name: value.double()
+        for name, value in found.items()
+        if isinstance(value, torch.Tensor) and not name.endswith(INTERNAL)
+    }
 
 
-def moved_outputs(found: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge) -> dict[str, torch.Tensor]:
+def moved_outputs(
+    found: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge
+) -> dict[str, torch.Tensor]:
     """Outputs as they are after the gauge: hidden states move with their stream, all else stays."""
-    spaces = {"last_hidden_state": anatomy.primary_stack.space, "encoder_last_hidden_state": anatomy.stacks[0].space}
-    if all(space.name != "pooled" for space in anatomy.spaces):  # DINOv2 pools by taking a token's state
+    spaces = {
+        "last_hidden_state": anatomy.primary_stack.space,
+        "encoder_last_hidden_state": anatomy.stacks[0].space,
+    }
+    # DINOv2 pools by taking a token's state
+    if all(space.name != "pooled" for space in anatomy.spaces):
         spaces["pooler_output"] = anatomy.primary_stack.space
     moved = dict(found)
     for name in spaces.keys() & found.keys():
@@ -61,35 +77,55 @@ def moved_outputs(found: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Ga
 
 
 def recorded_outputs(model: torch.nn.Module, batches: Inputs) -> list[Recorded]:
-    """A model's outputs on every batch beside the batch, so that it need not be in memory when another one is compared with it."""
+    """A model's outputs on every batch beside the batch, so that it need not be in memory when
+    another one is compared with it.
+    """
     return [(inputs, outputs(model, inputs)) for inputs in batches]
 
 
-def deviation(reference: torch.nn.Module, other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge, batches: Inputs) -> Deviation:
+def deviation(
+    reference: torch.nn.Module,
+    other: torch.nn.Module,
+    anatomy: Anatomy,
+    gauge: Gauge,
+    batches: Inputs,
+) -> Deviation:
     """How far `other`, the gauged model, is from `reference` over all batches.
 
-    Raises InputError when a field of the reference holds only zeros or is not finite, or is of another shape in `other`: nothing can be
-    compared then.
+    Raises InputError when a field of the reference holds only zeros or is not finite, or is of
+    another shape in `other`: nothing can be compared then.
     """
     return deviation_from(recorded_outputs(reference, batches), other, anatomy, gauge)
 
 
-def deviation_from(recorded: Iterable[Recorded], other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge) -> Deviation:
+def deviation_from(
+    recorded: Iterable[Recorded], other: torch.nn.Module, anatomy: Anatomy, gauge: Gauge
+) -> Deviation:
     """The same from the reference's recorded outputs."""
-    return deviation_between(((reference, outputs(other, inputs)) for inputs, reference in recorded), anatomy, gauge)
+    return deviation_between(
+        ((reference, outputs(other, inputs)) for inputs, reference in recorded), anatomy, gauge
+    )
 
 
-def deviation_between(pairs: Iterable[tuple[Outputs, Outputs]], anatomy: Anatomy, gauge: Gauge) -> Deviation:
+def deviation_between(
+    pairs: Iterable[tuple[Outputs, Outputs]], anatomy: Anatomy, gauge: Gauge
+) -> Deviation:
     """The same from the outputs of both models, batch by batch."""
     largest: dict[str, float] = {}
     scale: dict[str, float] = {}
     for reference, found in pairs:
         for name, value in moved_outputs(reference, anatomy, gauge).items():
             if not value.isfinite().all() or not value.any():
-                raise InputError(f"output {name} of the reference model is zero or not finite; check its weights and inputs")
+                raise InputError(
+                    f"output {name} of the reference model is zero or not finite; check its "
+                    "weights and inputs"
+                )
             if name not in found or found[name].shape != value.shape:
                 shape = list(found[name].shape) if name in found else "none"
-                raise InputError(f"output {name}: {shape} of one model, {list(value.shape)} of the other; compare models of one shape")
+                raise InputError(
+                    f"output {name}: {shape} of one model, {list(value.shape)} of the other; "
+                    "compare models of one shape"
+                )
             difference = (found[name] - value).abs().max().nan_to_num(float("inf"))
             largest[name] = max(largest.get(name, 0.0), float(difference))
             scale[name] = max(scale.get(name, 0.0), float(value.abs().max()))
@@ -106,11 +142,15 @@ def equivalence_row(
     found: Deviation,
     predicted: float | None = None,
 ) -> dict[str, Any]:
-    """One row of schema `equivalence`: of an admissible gauge, or of a control, which has a predicted effect."""
+    """One row of schema `equivalence`: of an admissible gauge, or of a control, which has a
+    predicted effect.
+    """
     if predicted is None:
         verdict = Verdict.PASSED if found.unchanged(forward_dtype) else Verdict.FAILED
     else:
-        verdict = control_verdict(predicted, found.changed(forward_dtype), TOLERANCES[forward_dtype])
+        verdict = control_verdict(
+            predicted, found.changed(forward_dtype), TOLERANCES[forward_dtype]
+        )
     return {
         "group": group,
         "admissible": predicted is None,

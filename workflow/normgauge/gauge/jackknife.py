@@ -1,8 +1,8 @@
 """How sure a statistic of activations is, when samples of one sequence depend on each other.
 
-The infinitesimal jackknife over blocks (Efron and Stein 1981; Kuensch 1989): a statistic moves by the
-sum of its samples' influences, and the variance of that sum is estimated from the blocks' sums. Nothing
-is assumed of the autocorrelation, of tails, or of what a whole sequence has in common.
+The infinitesimal jackknife over blocks (Efron and Stein 1981; Kuensch 1989): a statistic moves by
+the sum of its samples' influences, and the variance of that sum is estimated from the blocks' sums.
+Nothing is assumed of the autocorrelation, of tails, or of what a whole sequence has in common.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NOMINAL_RATE = float(ndtr(-DEVIATIONS))
 class Blocks:
     """Consecutive samples in blocks, the same ones at every site.
 
-    `starts`: by site, int64 (blocks,), the first sample of each block. `sequences`: int64 (blocks,),
-    the sequence that a block is a piece of.
+    `starts`: by site, int64 (blocks,), the first sample of each block. `sequences`: int64
+    (blocks,), the sequence that a block is a piece of.
     """
 
     starts: tuple[np.ndarray, ...]
@@ -38,8 +38,8 @@ class Blocks:
     def standard_error(self, sums: np.ndarray) -> np.ndarray:
         """float64 (k,): of statistics whose influences the blocks sum to, (blocks, k).
 
-        Pieces of one sequence are not independent: the covariance of neighbours is added where it is
-        positive.
+        Pieces of one sequence are not independent: the covariance of neighbours is added where it
+        is positive.
         """
         own = np.square(sums).sum(0)
         neighbours = self.sequences[1:] == self.sequences[:-1]
@@ -49,7 +49,9 @@ class Blocks:
 
     @property
     def quantile(self) -> float:
-        """Standard errors that a certain difference exceeds: Student's t with one degree less than blocks."""
+        """Standard errors that a certain difference exceeds: Student's t with one degree less than
+        blocks.
+        """
         return -float(stdtrit(max(len(self.sequences) - 1, 1), NOMINAL_RATE))
 
 
@@ -60,12 +62,18 @@ def blocks_of(sites: Sequence[Sequence[int]]) -> Blocks:
     """
     sequences = len(sites[0])
     if any(len(lengths) != sequences for lengths in sites):
-        raise ValueError(f"sites saw {sorted({len(lengths) for lengths in sites})} sequences; pool sites of one set")
+        raise ValueError(
+            f"sites saw {sorted({len(lengths) for lengths in sites})} sequences; pool sites of one "
+            "set"
+        )
     pieces = -(-LEAST // max(sequences, 1))
     counts = [min(pieces, *(lengths[number] for lengths in sites)) for number in range(sequences)]
     starts = []
     for lengths in sites:
         first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        cuts = [first[number] + lengths[number] * np.arange(count) // count for number, count in enumerate(counts)]
+        cuts = [
+            first[number] + lengths[number] * np.arange(count) // count
+            for number, count in enumerate(counts)
+        ]
         starts.append(np.concatenate(cuts).astype(np.int64))
     return Blocks(tuple(starts), np.repeat(np.arange(sequences), counts))

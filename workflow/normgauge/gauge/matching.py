@@ -1,9 +1,10 @@
 """From correlations to a matching of two spaces, inside the group that the space admits.
 
-Where signs are free the cost is |C| and the sign is that of the matched entry; where there are none it
-is C; where one sign is common to all coordinates, the better of the assignments on C and on -C. On the
-wrong cost a match is of no gauge: free signs under LayerNorm change the function, and a coordinate
-whose true sign is negative is the most negative entry of its row, which a maximum of C avoids.
+Where signs are free the cost is |C| and the sign is that of the matched entry; where there are none
+it is C; where one sign is common to all coordinates, the better of the assignments on C and on -C.
+On the wrong cost a match is of no gauge: free signs under LayerNorm change the function, and a
+coordinate whose true sign is negative is the most negative entry of its row, which a maximum of C
+avoids.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from normgauge.gauge.groups import Monomial
 CANDIDATES = 200  # of each row in a greedy match
 DEVIATIONS = 3.0  # standard errors by which a match must beat its rivals to be certain
 LARGEST = 1 - 1e-6  # a correlation beyond this is one up to float32 rounding
+FARTHEST = 1e6  # standard errors: a lead without any error is no further
 
 
 Solver = Callable[[np.ndarray], tuple[np.ndarray, str, bool]]
-"""From a (d, d) score: the target of each row, the method's name, and whether the assignment is proven optimal."""
+"""From a (d, d) score: the target of each row, the method's name, and whether the assignment is
+proven optimal.
+"""
 Entries = tuple[np.ndarray, np.ndarray]
 """Rows and columns of entries of a (d, d) array, int64 (k,) each."""
 
@@ -50,19 +54,25 @@ def cost_of(group: Group) -> Cost:
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """Source coordinate i matched to target coordinate `gauge.target[i]` with sign `gauge.factors[i]`.
+    """Source coordinate i matched to target coordinate `gauge.target[i]` with sign
+    `gauge.factors[i]`.
 
-    `margins`: float64 (d,), the matched value minus the best rival in its row or column, on the cost's
-    scale; negative where the whole assignment gives up a row's best. `uncertain`: bool (d,), not ahead
-    of these rivals by what the samples can tell, or constant, or of a common sign that is not certain.
-    `constant`: bool (d,), without variance in source or target. `certified`: the row-wise maxima form
-    a bijection, so no assignment scores higher. `method`: how it was found, and on which cost.
+    `margins`: float64 (d,), the matched value minus the best rival in its row or column, on the
+    cost's scale; negative where the whole assignment gives up a row's best. `lead`: float64
+    (d,), the same of atanh of the correlations, in standard errors of the difference, at most 1e6
+    either way; 0 for constant coordinates. `uncertain`: bool (d,),
+    not ahead of these rivals by what the samples can tell, or constant, or of a common sign that is
+    not certain.
+    `constant`: bool (d,), without variance in source or target. `certified`: the row-wise maxima
+    form a bijection, so no assignment scores higher. `method`: how it was found, and on which cost.
     `effective`: float64 (d,), the independent samples that would tell as much about the matched
-    correlation. `sign_certain`: whether a common sign is; true where there is none.
+    correlation. `sign_certain`: whether a common sign is; true where there is none. `by_weights`:
+    bool (d,), decided by the weights around them (`weight_evidence.decided`).
     """
 
     gauge: Monomial
     margins: np.ndarray
+    lead: np.ndarray
     uncertain: np.ndarray
     constant: np.ndarray
     certified: bool
@@ -71,16 +81,23 @@ class Matching:
     effective: np.ndarray
     sign_certain: bool
     seconds: float
+    by_weights: np.ndarray
 
 
-def match(correlation: CrossCorrelation, group: Group = Group.SIGNED_PERMUTATION, solver: Solver | None = None) -> Matching:
+def match(
+    correlation: CrossCorrelation,
+    group: Group = Group.SIGNED_PERMUTATION,
+    solver: Solver | None = None,
+) -> Matching:
     """Match by the correlations of independent samples, such as the rows of a table.
 
     Activations are not independent: `site_matching.match_sites` is for them. Raises InputError with
     fewer than four samples.
     """
     constant = correlation.constant()
-    return match_matrix(correlation.matrix(), correlation.n, constant[0], constant[1], group, solver)
+    return match_matrix(
+        correlation.matrix(), correlation.n, constant[0], constant[1], group, solver
+    )
 
 
 def match_matrix(
@@ -91,13 +108,17 @@ def match_matrix(
     group: Group = Group.SIGNED_PERMUTATION,
     solver: Solver | None = None,
 ) -> Matching:
-    """The same from the (d, d) correlations of independent samples and the coordinates known to be constant.
+    """The same from the (d, d) correlations of independent samples and the coordinates known to be
+    constant.
 
     atanh of a correlation has standard error 1 / sqrt(n - 3) (Fisher 1915); that of a difference is
     taken as sqrt(2) times it, and of a mean over coordinates as no smaller.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
-        raise InputError(f"correlations of shape {list(matrix.shape)}: expected a square matrix of finite numbers; mend the activations")
+        raise InputError(
+            f"correlations of shape {list(matrix.shape)}: expected a square matrix of finite "
+            "numbers; mend the activations"
+        )
     started = time.perf_counter()
     found = assign_in(group, matrix, solver)
     seconds = time.perf_counter() - started
@@ -112,7 +133,10 @@ def match_matrix(
     return Matching(
         gauge=found.gauge,
         margins=found.margins,
-        uncertain=constant | ((best - rival <= DEVIATIONS * error) & (len(matrix) > 1)) | (not sign_certain),
+        lead=np.where(constant, 0.0, leads(best - rival, np.full(len(best), error))),
+        uncertain=constant
+        | ((best - rival <= DEVIATIONS * error) & (len(matrix) > 1))
+        | (not sign_certain),
         constant=constant,
         certified=found.certified and not constant.any(),
         method=f"{found.method} on {cost_of(group)}",
@@ -120,7 +144,16 @@ def match_matrix(
         effective=np.where(constant, 0.0, float(samples)),
         sign_certain=sign_certain,
         seconds=seconds,
+        by_weights=np.zeros(len(matrix), dtype=bool),
     )
+
+
+def leads(gap: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """float64 (d,): differences in their standard errors, at most FARTHEST either way; 0 where
+    there is neither.
+    """
+    ratio = gap / np.maximum(error, np.finfo(np.float64).tiny)
+    return np.clip(np.where(gap == 0, 0.0, ratio), -FARTHEST, FARTHEST)
 
 
 def _atanh(correlation: np.ndarray) -> np.ndarray:
@@ -131,10 +164,14 @@ def _atanh(correlation: np.ndarray) -> np.ndarray:
 class Assigned:
     """The best assignment inside a group.
 
-    `values`: (d, d), what entries are worth up to their signs. `sign`: the common one, or None where
-    each entry has its own. `score`: (d, d), the values with the signs that the group allows, whose sum
-    over the assignment is largest. `opposite`: what each row has best under the other common sign, if
-    there is one: of an assignment, or of the rows alone where even those do not reach this one's sum.
+    `values`: (d, d), what entries are worth up to their signs. `sign`: the common one, or None
+        where
+    each entry has its own. `score`: (d, d), the values with the signs that the group allows, whose
+        sum
+    over the assignment is largest. `opposite`: what each row has best under the other common sign,
+        if
+    there is one: of an assignment, or of the rows alone where even those do not reach this one's
+        sum.
     """
 
     target: np.ndarray
@@ -161,7 +198,9 @@ class Assigned:
 
     @cached_property
     def rivals(self) -> tuple[Entries, Entries]:
-        """Of each coordinate the best other entry in its row, and the best other entry in its column."""
+        """Of each coordinate the best other entry in its row, and the best other entry in its
+        column.
+        """
         rows = np.arange(len(self.target))
         others = self.score.copy()
         others[self.matched] = -np.inf
@@ -169,15 +208,21 @@ class Assigned:
 
     @property
     def margins(self) -> np.ndarray:
-        """float64 (d,): the matched score minus the best rival's; infinite in a space of one coordinate."""
+        """float64 (d,): the matched score minus the best rival's; infinite in a space of one
+        coordinate.
+        """
         if len(self.target) == 1:
             return np.full(1, np.inf)
         best = self.score[self.matched]
-        return (best - np.maximum(*(self.score[entries] for entries in self.rivals))).astype(np.float64)
+        return (best - np.maximum(*(self.score[entries] for entries in self.rivals))).astype(
+            np.float64
+        )
 
 
 def assign_in(group: Group, values: np.ndarray, solver: Solver | None = None) -> Assigned:
-    """The assignment inside a group that maximises the sum of (d, d) values up to the signs that it allows."""
+    """The assignment inside a group that maximises the sum of (d, d) values up to the signs that it
+    allows.
+    """
     solve = solver or assign
     cost = cost_of(group)
     if cost == Cost.COMMON:
@@ -188,7 +233,9 @@ def assign_in(group: Group, values: np.ndarray, solver: Solver | None = None) ->
 
 
 def _assign_with_common_sign(values: np.ndarray, solve: Solver) -> Assigned:
-    """The better of the assignments with either sign; the other is not solved where its row maxima show that it is worse."""
+    """The better of the assignments with either sign; the other is not solved where its row maxima
+    show that it is worse.
+    """
     bounds = {sign: float((sign * values).max(1).sum(dtype=np.float64)) for sign in (1.0, -1.0)}
     likely = max(bounds, key=lambda sign: bounds[sign])
     first = _assign_with_sign(values, likely, solve)
@@ -211,10 +258,13 @@ def _total(found: Assigned) -> float:
 
 
 def assign(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
-    """(target of each row, method, whether proven optimal) of the assignment that maximises the sum of a (d, d) score.
+    """(target of each row, method, whether proven optimal) of the assignment that maximises the sum
+    of a (d, d) score.
 
-    Row maxima that form a bijection are optimal, since no assignment can beat them row by row. Else the Jonker-Volgenant solver of lapx
-    in float32: seconds at 8192 coordinates, where a greedy match saves less than it loses (benchmarks/results/gauge.csv).
+    Row maxima that form a bijection are optimal, since no assignment can beat them row by row. Else
+    the Jonker-Volgenant solver of lapx
+    in float32: seconds at 8192 coordinates, where a greedy match saves less than it loses
+        (benchmarks/results/gauge.csv).
     """
     target = score.argmax(1)
     if len(np.unique(target)) == len(score):
@@ -229,7 +279,9 @@ def assign_greedily(score: np.ndarray) -> tuple[np.ndarray, str, bool]:
 
 
 def greedy(score: np.ndarray, candidates: int) -> np.ndarray:
-    """Each row's target: pairs are taken best first among every row's `candidates` highest, then leftovers in order of their best."""
+    """Each row's target: pairs are taken best first among every row's `candidates` highest, then
+    leftovers in order of their best.
+    """
     size = len(score)
     count = min(candidates, size)
     columns = np.argpartition(-score, count - 1, axis=1)[:, :count]

@@ -66,13 +66,20 @@ def isolated(changed: torch.Tensor) -> bool:
 def change_in_ulp(source: torch.Tensor, target: torch.Tensor, dtype: torch.dtype) -> float:
     """The largest change among values of which few have changed, in ulp of `dtype`.
 
-    Places, signs and powers of two do not count: the significands that only one side has are paired,
-    in order, on the circle on which doubling closes. NaN where the sides differ in number, or where
-    there are more than SINGLE_VALUES of them, or none.
+    Places, signs and powers of two do not count: the significands that only one side has are
+    paired, in order, on the circle on which doubling closes. NaN where the sides differ in number,
+    or where there are more than SINGLE_VALUES of them, or none.
     """
     words = [_significands(value.reshape(-1)) for value in (source, target)]
-    kept = [value.reshape(-1).double()[_unmatched(*pair)] for value, pair in ((source, words[::-1]), (target, words))]
-    if len(kept[0]) != len(kept[1]) or not 0 < len(kept[0]) <= SINGLE_VALUES or not all(each.all() for each in kept):
+    kept = [
+        value.reshape(-1).double()[_unmatched(*pair)]
+        for value, pair in ((source, words[::-1]), (target, words))
+    ]
+    if (
+        len(kept[0]) != len(kept[1])
+        or not 0 < len(kept[0]) <= SINGLE_VALUES
+        or not all(each.all() for each in kept)
+    ):
         return float("nan")
     units = ulp(kept[1], dtype) / kept[1].abs() / np.log(2)
     angles = [torch.log2(each.abs()) % 1 for each in kept]
@@ -82,7 +89,10 @@ def change_in_ulp(source: torch.Tensor, target: torch.Tensor, dtype: torch.dtype
 
 
 def moved_by_an_ulp(
-    tensors: Mapping[str, torch.Tensor], places: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype], seed: int
+    tensors: Mapping[str, torch.Tensor],
+    places: Mapping[str, torch.Tensor],
+    dtypes: Mapping[str, torch.dtype],
+    seed: int,
 ) -> dict[str, torch.Tensor]:
     """The tensors, float64, with the values at `places` (bool) one ulp up or down at random.
 
@@ -94,7 +104,10 @@ def moved_by_an_ulp(
         if name in places:
             digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-            signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8).double() * 2 - 1
+            signs = (
+                torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8).double() * 2
+                - 1
+            )
             wide = wide + signs.mul_(ulp(wide, dtypes[name])).mul_(places[name])
         moved[name] = wide
     return moved

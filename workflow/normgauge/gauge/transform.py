@@ -1,6 +1,7 @@
 """A gauge applied to a checkpoint: tensor by tensor, from the roles of the anatomy's axes alone.
 
-WRITE axes move by the element, READ axes by its dual, gains by its permutation; a gate passes the permutation alone.
+WRITE axes move by the element, READ axes by its dual, gains by its permutation; a gate passes the
+permutation alone.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import torch
 from normgauge.anatomy.structure import Anatomy, Axis, Role, SpaceKind
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
-from normgauge.gauge.admissible import require_admissible
 from normgauge.gauge.groups import AttentionGauge, HeadMap, Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge, attention_of
+from normgauge.gauge.requirements import require_admissible
 
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """One element acting along one axis of one tensor; `positions` are where its space lies on it, None when on the whole axis."""
+    """One element acting along one axis of one tensor; `positions` are where its space lies on it,
+    None when on the whole axis.
+    """
 
     axis: int
     element: Monomial | Orthogonal | HeadMap
@@ -39,7 +42,9 @@ def tensor_moves(anatomy: Anatomy, gauge: Gauge) -> dict[str, tuple[Move, ...]]:
     gates = gate_tensors(anatomy)
     return {
         tensor.name: tuple(
-            move for number, axis in enumerate(tensor.axes) for move in axis_moves(anatomy, gauge, number, axis, tensor.name in gates)
+            move
+            for number, axis in enumerate(tensor.axes)
+            for move in axis_moves(anatomy, gauge, number, axis, tensor.name in gates)
         )
         for tensor in anatomy.tensors
     }
@@ -47,13 +52,21 @@ def tensor_moves(anatomy: Anatomy, gauge: Gauge) -> dict[str, tuple[Move, ...]]:
 
 def gate_tensors(anatomy: Anatomy) -> set[str]:
     """Weights and biases of the gates: maps whose activation multiplies another map's output."""
-    linear = {item.writes for item in anatomy.maps if not item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN}
+    linear = {
+        item.writes
+        for item in anatomy.maps
+        if not item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN
+    }
     gates = [item for item in anatomy.maps if item.activation and item.writes in linear]
     return {name for item in gates for name in (item.weight, item.bias) if name}
 
 
-def axis_moves(anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bool = False) -> list[Move]:
-    """The moves along one axis, number `number` of its tensor. `gate` marks a gate's output axis."""
+def axis_moves(
+    anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bool = False
+) -> list[Move]:
+    """The moves along one axis, number `number` of its tensor. `gate` marks a gate's output
+    axis.
+    """
     if axis.role == Role.INDEX:
         return []
     moves = []
@@ -65,23 +78,31 @@ def axis_moves(anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bo
         copies = _copies(axis, name)
         if isinstance(element, HeadMap):
             if any(len(copy) < space.size for copy in copies):
-                continue  # the gain of a query or key norm, shared by the heads: no admissible map moves it
+                # the gain of a query or key norm, shared by the heads: no admissible map moves it
+                continue
             if len(copies) > 1:  # one run of values per query head
                 if space.kind != SpaceKind.VALUE:
-                    raise ValueError(f"an axis holds {len(copies)} runs of {name}; only values are repeated, once per query head")
+                    raise ValueError(
+                        f"an axis holds {len(copies)} runs of {name}; only values are repeated, "
+                        "once per query head"
+                    )
                 layer = gauge.elements[attention_of(name)]
                 assert isinstance(layer, AttentionGauge)
                 element, copies = layer.mixed, [np.arange(axis.size)]
         acting = _by_role(element, axis.role, gate and space.kind == SpaceKind.FFN)
         for copy in copies:
             if len(copy) != acting.size:
-                raise ValueError(f"an axis holds {len(copy)} of the {acting.size} coordinates of {name}")
+                raise ValueError(
+                    f"an axis holds {len(copy)} of the {acting.size} coordinates of {name}"
+                )
             everywhere = len(copy) == axis.size and bool((copy == np.arange(axis.size)).all())
             moves.append(Move(number, acting, None if everywhere else torch.from_numpy(copy)))
     return moves
 
 
-def _by_role(element: Monomial | Orthogonal | HeadMap, role: Role, gate: bool) -> Monomial | Orthogonal | HeadMap:
+def _by_role(
+    element: Monomial | Orthogonal | HeadMap, role: Role, gate: bool
+) -> Monomial | Orthogonal | HeadMap:
     if role == Role.READ:
         return element.dual()
     if role == Role.WRITE and not gate:
@@ -90,7 +111,9 @@ def _by_role(element: Monomial | Orthogonal | HeadMap, role: Role, gate: bool) -
 
 
 def _copies(axis: Axis, space: str) -> list[np.ndarray]:
-    """Positions of the space's coordinates 0, 1, ... along the axis, once per copy of the space that lies there."""
+    """Positions of the space's coordinates 0, 1, ... along the axis, once per copy of the space
+    that lies there.
+    """
     if len(axis.segments) == 1 and axis.segments[0].start == 0:
         return [np.arange(axis.size)]  # as most axes: no need to sort coordinates one by one
     places: dict[int, list[int]] = {}
@@ -101,11 +124,16 @@ def _copies(axis: Axis, space: str) -> list[np.ndarray]:
                 places.setdefault(segment.start + step, []).append(offset + step)
         offset += segment.stop - segment.start
     copies = len(places[min(places)])
-    return [np.array([places[coordinate][copy] for coordinate in sorted(places)]) for copy in range(copies)]
+    return [
+        np.array([places[coordinate][copy] for coordinate in sorted(places)])
+        for copy in range(copies)
+    ]
 
 
 def apply_moves(value: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
-    """A new tensor (the same one without moves), rounded once to its dtype, whatever the number of moves that round."""
+    """A new tensor (the same one without moves), rounded once to its dtype, whatever the number of
+    moves that round.
+    """
     rounding = sum(not move.element.exact for move in moves) > 1
     moved = value.double() if rounding else value
     for move in moves:
@@ -113,34 +141,80 @@ def apply_moves(value: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
     return moved.to(value.dtype)
 
 
-def transform(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> Iterator[tuple[str, torch.Tensor]]:
+def moved_value(what: str, value: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:
+    """`apply_moves`; InputError naming `what` where values that are finite leave the range of their
+    dtype, as float16 does at 65504.
+    """
+    moved = apply_moves(value, moves)
+    if not all(move.element.is_signed_permutation for move in moves):
+        require_range(what, value, moved)
+    return moved
+
+
+def require_range(what: str, value: torch.Tensor, moved: torch.Tensor) -> None:
+    """InputError where a moved value is not finite, and the reason."""
+    if bool(moved.isfinite().all()):
+        return
+    if not bool(value.isfinite().all()):
+        raise InputError(
+            f"{what} holds values that are not finite, which no gauge but signed permutations "
+            "moves; restore its file"
+        )
+    raise InputError(
+        f"{what} leaves the range of {moved.dtype} under the gauge; store it in a wider dtype first"
+    )
+
+
+def transform(
+    anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge
+) -> Iterator[tuple[str, torch.Tensor]]:
     """The gauged tensors one by one, in their order and dtype; the given ones are not changed.
 
-    Permutations, signs and powers of two are exact: the inverse gives back every bit. All else is rounded once.
-    Raises InputError, before the first tensor, for a gauge that changes the function, or for a tensor that the anatomy does not list or
-    lists with another shape.
+    Permutations, signs and powers of two are exact: the inverse gives back every bit. All else is
+    rounded once. Raises InputError, before the first tensor, for a gauge that changes the function,
+    or for a tensor that the anatomy does not list or lists with another shape; at a tensor that
+    leaves the range of its dtype.
     """
     require_admissible(anatomy, gauge, tensors)
     return transform_unchecked(anatomy, tensors, gauge)
 
 
-def transform_unchecked(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same without asking whether the gauge is admissible: for controls that must change the function."""
+def transform_unchecked(
+    anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same without asking whether the gauge is admissible: for controls that must change the
+    function.
+    """
     check_tensors(anatomy, {name: tuple(value.shape) for name, value in tensors.items()})
     moves = tensor_moves(anatomy, gauge)
-    return ((name, apply_moves(value, moves[name])) for name, value in tensors.items())
+    return (
+        (name, moved_value(f"tensor {name}", value, moves[name])) for name, value in tensors.items()
+    )
 
 
 def check_tensors(anatomy: Anatomy, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """InputError naming the first tensor that the anatomy does not list or lists with another shape."""
+    """InputError naming the first tensor that the anatomy does not list or lists with another
+    shape.
+    """
     listed = {tensor.name: tensor.shape for tensor in anatomy.tensors}
     for name, shape in shapes.items():
         if name not in listed:
-            raise InputError(f"tensor {name} has no place in {anatomy.architecture}; name the stored class in config.architectures")
+            raise InputError(
+                f"tensor {name} has no place in {anatomy.architecture}; name the stored class in "
+                "config.architectures"
+            )
         if shape != listed[name]:
-            raise InputError(f"tensor {name} has shape {list(shape)}, {anatomy.architecture} expects {list(listed[name])}; mend the config")
+            raise InputError(
+                f"tensor {name} has shape {list(shape)}, {anatomy.architecture} expects "
+                f"{list(listed[name])}; mend the config"
+            )
 
 
 def transformed(checkpoint: Checkpoint, anatomy: Anatomy, gauge: Gauge) -> Checkpoint:
     """The whole checkpoint in memory, gauged."""
-    return Checkpoint(checkpoint.config, dict(transform(anatomy, checkpoint.tensors, gauge)), checkpoint.stored, checkpoint.files)
+    return Checkpoint(
+        checkpoint.config,
+        dict(transform(anatomy, checkpoint.tensors, gauge)),
+        checkpoint.stored,
+        checkpoint.files,
+    )

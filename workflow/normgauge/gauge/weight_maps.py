@@ -1,7 +1,8 @@
-"""The continuous parts of a gauge, read off the weights of two models whose coordinates are in place.
+"""The continuous parts of a gauge, read off the weights of two models whose coordinates are in
+place.
 
-Activations in float32 blur a scale or a map by what their spread amplifies; stored weights are blurred
-by their own rounding alone.
+Activations in float32 blur a scale or a map by what their spread amplifies; stored weights are
+blurred by their own rounding alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from normgauge.anatomy.lookup import effective_gain, matrix_of, rows_of, stored_name
 from normgauge.anatomy.structure import Anatomy, LinearMap, Role
 from normgauge.gauge.admissible import QueryMaps, admissible
 from normgauge.gauge.model_gauge import Gauge
@@ -20,7 +22,9 @@ from normgauge.gauge.transform import apply_moves, axis_moves, gate_tensors
 
 
 class Weights:
-    """The tensors of a checkpoint, float64, by the names of the class, moved by a gauge as they are read."""
+    """The tensors of a checkpoint, float64, by the names of the class, moved by a gauge as they are
+    read.
+    """
 
     def __init__(self, anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> None:
         self.anatomy, self.tensors, self.gauge = anatomy, tensors, gauge
@@ -28,28 +32,31 @@ class Weights:
 
     def stored(self, name: str) -> torch.Tensor:
         """The stored tensor of that name, or one that it is tied to."""
-        source = self.anatomy.tensor(name).alias_of or name
-        tied = (each.name for each in self.anatomy.tensors if each.alias_of == source)
-        return self.tensors[next(each for each in (name, source, *tied) if each in self.tensors)]
+        return self.tensors[stored_name(self.anatomy, name, self.tensors)]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         moved = self.stored(name).double()
         for number, axis in enumerate(self.anatomy.tensor(name).axes):
-            moved = apply_moves(moved, axis_moves(self.anatomy, self.gauge, number, axis, name in self.gates))
+            moved = apply_moves(
+                moved, axis_moves(self.anatomy, self.gauge, number, axis, name in self.gates)
+            )
         return moved
 
-    def rows_of(self, item: LinearMap) -> np.ndarray:
-        """(out, in + 1): what a map gives of the output of the norm before it without gain and bias, and its constant."""
-        weight = self[item.weight] if item.input_axis == 1 else self[item.weight].T
-        places = list(self.anatomy.tensor(item.weight).axes[1 - item.input_axis].indices(item.writes))
-        matrix = weight[places]
-        constant = self[item.bias][places] if item.bias else torch.zeros(len(places), dtype=torch.float64)
+    def factor(self, item: LinearMap) -> np.ndarray:
+        """(out, in + 1): what a map gives of the output of the norm before it without gain and
+        bias, and its constant.
+        """
+        matrix = matrix_of(self.anatomy, item, self[item.weight])
+        constant = (
+            self[item.bias][rows_of(self.anatomy, item)]
+            if item.bias
+            else torch.zeros(len(matrix), dtype=torch.float64)
+        )
         if item.norm:
             norm = self.anatomy.norm(item.norm)
             if norm.bias:
                 constant = constant + matrix @ self[norm.bias]
-            if norm.gain:
-                matrix = matrix * (self[norm.gain] + norm.gain_offset)
+            matrix = matrix * effective_gain(norm, self)
         return torch.cat([matrix, constant[:, None]], 1).numpy()
 
 
@@ -67,26 +74,46 @@ def attention_maps(anatomy: Anatomy, name: str, source: Weights, target: Weights
     A key's constant adds the same to all scores of a query, so it is left out.
     """
     prefix = name.removesuffix("attention")
-    items = {each.name.removeprefix(prefix): each for each in anatomy.maps if each.name.startswith(prefix)}
+    items = {
+        each.name.removeprefix(prefix): each
+        for each in anatomy.maps
+        if each.name.startswith(prefix)
+    }
     query, key = (anatomy.space(f"{prefix}{kind}") for kind in ("query", "key"))
     groups, repeats = key.heads, query.heads // key.heads
-    sides = [{kind: weights.rows_of(items[kind]) for kind in ("query", "key", "value", "attention_output")} for weights in (source, target)]
-    roundoff = max(float(torch.finfo(weights.stored(items["value"].weight).dtype).eps) for weights in (source, target))
+    sides = [
+        {
+            kind: weights.factor(items[kind])
+            for kind in ("query", "key", "value", "attention_output")
+        }
+        for weights in (source, target)
+    ]
+    roundoff = max(
+        float(torch.finfo(weights.stored(items["value"].weight).dtype).eps)
+        for weights in (source, target)
+    )
 
     def split(side: Mapping[str, np.ndarray], kind: str) -> np.ndarray:
         """(heads, size, in + 1) of a map that writes heads."""
-        return side[kind].reshape(groups * repeats if kind == "query" else groups, -1, side[kind].shape[1])
+        return side[kind].reshape(
+            groups * repeats if kind == "query" else groups, -1, side[kind].shape[1]
+        )
 
     def reading(side: Mapping[str, np.ndarray]) -> np.ndarray:
         """(heads, size, out): what the output projection makes of each head."""
         output = side["attention_output"][:, :-1].T
         return output.reshape(groups * repeats, -1, output.shape[1])
 
-    def products(side: Mapping[str, np.ndarray], group: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def products(
+        side: Mapping[str, np.ndarray], group: int
+    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """The two factors of the values' and of the scores' product of one group."""
         heads = slice(group * repeats, (group + 1) * repeats)
         value = split(side, "value")[group].T, np.concatenate(list(reading(side)[heads]), 1)
-        score = np.concatenate([each.T for each in split(side, "query")[heads]]), split(side, "key")[group, :, :-1]
+        score = (
+            np.concatenate([each.T for each in split(side, "query")[heads]]),
+            split(side, "key")[group, :, :-1],
+        )
         return value, score
 
     rule = admissible(anatomy, name).query_maps
@@ -97,30 +124,45 @@ def attention_maps(anatomy: Anatomy, name: str, source: Weights, target: Weights
         if rule == QueryMaps.GENERAL:
             queries.append(fit_map(score, score_target, roundoff))
         else:
-            queries.append(fit_turns(score, score_target, anatomy.rotary_size, rule == QueryMaps.SIGNS, roundoff))
+            queries.append(
+                fit_turns(
+                    score, score_target, anatomy.rotary_size, rule == QueryMaps.SIGNS, roundoff
+                )
+            )
     return AttentionMaps(tuple(values), tuple(queries))
 
 
 def unit_scales(anatomy: Anatomy, space: str, source: Weights, target: Weights) -> np.ndarray:
-    """float64 (d,), positive, by the target's coordinate: what brings the weights of each coordinate nearest to the target's.
+    """float64 (d,), positive, by the target's coordinate: what brings the weights of each
+    coordinate nearest to the target's.
 
-    What writes the space is multiplied by it and what reads it divided: the geometric mean of what both
-    ask for. One, or the nearest power of two, where that is as near. NaN where neither is there.
+    What writes the space is multiplied by it and what reads it divided: the geometric mean of what
+    both ask for. One, or the nearest power of two, where that is as near. NaN where neither is
+    there.
     """
     pairs: dict[Role, list[list[np.ndarray]]] = {Role.WRITE: [], Role.READ: []}
     for tensor in anatomy.tensors:
         for number, axis in enumerate(tensor.axes):
             places = list(axis.indices(space))
-            scaled = axis.role == Role.READ or (axis.role == Role.WRITE and tensor.name not in source.gates)
+            scaled = axis.role == Role.READ or (
+                axis.role == Role.WRITE and tensor.name not in source.gates
+            )
             if places and scaled and not tensor.alias_of:
-                rows = (weights[tensor.name].movedim(number, 0)[places] for weights in (source, target))
+                rows = (
+                    weights[tensor.name].movedim(number, 0)[places] for weights in (source, target)
+                )
                 pairs[axis.role].append([each.reshape(len(places), -1).numpy() for each in rows])
-    written, read = ([np.concatenate(side, 1) for side in zip(*pairs[role], strict=True)] for role in (Role.WRITE, Role.READ))
+    written, read = (
+        [np.concatenate(side, 1) for side in zip(*pairs[role], strict=True)]
+        for role in (Role.WRITE, Role.READ)
+    )
     return _scales(written, read)
 
 
 def _scales(written: Sequence[np.ndarray], read: Sequence[np.ndarray]) -> np.ndarray:
-    """The scales from what writes each coordinate and what reads it, (d, n) of source and target."""
+    """The scales from what writes each coordinate and what reads it, (d, n) of source and
+    target.
+    """
     lengths = [[np.linalg.norm(side, axis=1) for side in pair] for pair in (written, read)]
     logarithms, count = np.zeros(len(written[0])), np.zeros(len(written[0]))
     for (before, after), power in zip(lengths, (1, -1), strict=True):
@@ -130,9 +172,17 @@ def _scales(written: Sequence[np.ndarray], read: Sequence[np.ndarray]) -> np.nda
     best = np.exp(logarithms / np.maximum(count, 1))
 
     def left(scale: np.ndarray) -> np.ndarray:
-        shares = [np.square(written[0] * scale[:, None] - written[1]).sum(1), np.square(read[0] / scale[:, None] - read[1]).sum(1)]
-        return sum(share / np.maximum(pair[1] ** 2, 1e-300) for share, pair in zip(shares, lengths, strict=True))
+        shares = [
+            np.square(written[0] * scale[:, None] - written[1]).sum(1),
+            np.square(read[0] / scale[:, None] - read[1]).sum(1),
+        ]
+        return sum(
+            share / np.maximum(pair[1] ** 2, 1e-300)
+            for share, pair in zip(shares, lengths, strict=True)
+        )
 
     candidates = np.stack([np.ones_like(best), np.exp2(np.round(np.log2(best))), best])
-    chosen = candidates[np.argmin([left(scale) for scale in candidates], axis=0), np.arange(len(best))]
+    chosen = candidates[
+        np.argmin([left(scale) for scale in candidates], axis=0), np.arange(len(best))
+    ]
     return np.where(count > 0, chosen, np.nan)

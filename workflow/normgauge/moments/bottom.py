@@ -17,20 +17,26 @@ from normgauge.moments.algebra import Moments, one_thread
 _KRYLOV = 20
 """Dimension of the Krylov space; where so many steps save nothing all singular values are taken."""
 
-_TOLERANCE = 1e-9
-"""Of the Lanczos residual relative to the value; the value's own error is of second order in it."""
+_TOLERANCE = 1e-6
+"""Of the Lanczos residual relative to the value. The value's own error is of second order in it,
+the vector's of first over the gap to the next value: both far below what a group of sequences
+changes, which is all that these values are taken for.
+"""
 
 
 @dataclass(frozen=True)
 class Bottom:
-    """values: (count,) smallest singular values, ascending, not divided by sqrt(n). vectors: (d, count) theirs."""
+    """values: (count,) smallest singular values, ascending, not divided by sqrt(n). vectors: (d,
+    count) theirs.
+    """
 
     values: np.ndarray
     vectors: np.ndarray
 
 
 def bottom_of(moments: Moments, centred: bool, count: int) -> Bottom:
-    """The `count` smallest singular values of the samples, and their vectors: the same bits on any number of threads.
+    """The `count` smallest singular values of the samples, and their vectors: the same bits on any
+    number of threads.
 
     Where rounding makes a scatter indefinite, and where `count` is large, all are computed.
     """
@@ -45,7 +51,8 @@ def bottom_of(moments: Moments, centred: bool, count: int) -> Bottom:
 
 
 def lifted(moments: Moments, directions: np.ndarray, sigma: float) -> Moments:
-    """The moments with a variance sigma^2 / n added along each of the orthonormal `directions` (d, k), k >= 0.
+    """The moments with a variance sigma^2 / n added along each of the orthonormal `directions` (d,
+    k), k >= 0.
 
     Along a kernel there is then sigma, and the values below it are those of the complement.
     """
@@ -56,7 +63,9 @@ def lifted(moments: Moments, directions: np.ndarray, sigma: float) -> Moments:
 
 
 def _triangular_factor(moments: Moments, centred: bool) -> np.ndarray | None:
-    """(d, d) upper triangular C with C^T C = scatter, in Fortran's order; None where rounding makes the scatter indefinite."""
+    """(d, d) upper triangular C with C^T C = scatter, in Fortran's order; None where rounding makes
+    the scatter indefinite.
+    """
     if moments.method == "tsqr64":
         return np.asfortranarray(moments.factor(centred))
     factor, failed = dpotrf(moments.scatter(centred).T, overwrite_a=not centred, clean=0)
@@ -64,14 +73,20 @@ def _triangular_factor(moments: Moments, centred: bool) -> np.ndarray | None:
 
 
 def _inverse_lanczos(factor: np.ndarray, count: int) -> Bottom | None:
-    """Largest eigenpairs of (C^T C)^-1, from a fixed start (Parlett, The Symmetric Eigenvalue Problem, chapter 13)."""
+    """Largest eigenpairs of (C^T C)^-1, from a fixed start (Parlett, The Symmetric Eigenvalue
+    Problem, chapter 13).
+    """
     d = factor.shape[0]
     if not np.diagonal(factor).all():
         return None
-    inverse = LinearOperator((d, d), matvec=lambda vector: dpotrs(factor, vector)[0].ravel(), dtype=np.float64)
+    inverse = LinearOperator(
+        (d, d), matvec=lambda vector: dpotrs(factor, vector)[0].ravel(), dtype=np.float64
+    )
     start = np.random.default_rng(0).standard_normal(d)
     try:
-        values, vectors = eigsh(inverse, k=count, which="LA", v0=start, ncv=max(_KRYLOV, 4 * count), tol=_TOLERANCE)
+        values, vectors = eigsh(
+            inverse, k=count, which="LA", v0=start, ncv=max(_KRYLOV, 4 * count), tol=_TOLERANCE
+        )
     except ArpackNoConvergence:
         return None
     order = np.argsort(-values)

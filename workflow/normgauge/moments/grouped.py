@@ -1,4 +1,6 @@
-"""Accumulation by group of sequences, and the moments without each group: what a jackknife over sequences needs."""
+"""Accumulation by group of sequences, and the moments without each group: what a jackknife over
+sequences needs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from normgauge.moments.packed import PackedMoments
 
 
 class GroupedAccumulator:
-    """Accumulates one site group by group: one open accumulator, and the packed moments of the others.
+    """Accumulates one site group by group: one open accumulator, and the packed moments of the
+    others.
 
     method, d, workspace: as of `Accumulator`. distinct: whether to count the different samples,
     compared bit by bit.
@@ -46,7 +49,9 @@ class GroupedAccumulator:
         if self._current.n:
             moments = self._current.moments()
             before = self._groups.get(self._number)
-            self._groups[self._number] = (merge(unpack(before), moments) if before else moments).pack()
+            self._groups[self._number] = (
+                merge(unpack(before), moments) if before else moments
+            ).pack()
             self._current = Accumulator(self.method, self.d, self._workspace)
 
     def moments(self) -> Moments:
@@ -55,7 +60,11 @@ class GroupedAccumulator:
         if not self._groups:
             return Moments.empty(self.method, self.d)
         hashes = self._hashes
-        distinct = None if hashes is None else np.frombuffer(b"".join(sorted(hashes)), dtype=">u8").astype(np.uint64)
+        distinct = (
+            None
+            if hashes is None
+            else np.frombuffer(b"".join(sorted(hashes)), dtype=">u8").astype(np.uint64)
+        )
         return Moments.of_groups(self._groups, distinct)
 
 
@@ -85,13 +94,17 @@ def _without(whole: Moments, group: Moments) -> Moments:
     difference = group.mean - whole.mean
     mean = whole.mean - difference * (group.n / n)
     between = difference * np.sqrt(whole.n * group.n / n)
-    return Moments(whole.method, n, mean, whole.scatter() - group.scatter() - np.outer(between, between))
+    return Moments(
+        whole.method, n, mean, whole.scatter() - group.scatter() - np.outer(between, between)
+    )
 
 
 def _merged_without(groups: list[PackedMoments]) -> Iterator[Moments]:
     """Merges of the groups before each with those after it."""
     empty = Moments.empty("tsqr64", groups[0].mean.shape[0])
-    after = list(accumulate((unpack(group) for group in reversed(groups[1:])), merge, initial=empty))[::-1]
+    after = list(
+        accumulate((unpack(group) for group in reversed(groups[1:])), merge, initial=empty)
+    )[::-1]
     before = empty
     for group, later in zip(groups, after, strict=True):
         yield merge(before, later)

@@ -12,7 +12,8 @@ from scipy.linalg.lapack import dtpttr, dtrttp
 class PackedMoments:
     """The moments of one group of samples; see `Moments`.
 
-    triangle: (d (d + 1) / 2,) float64. The columns of the matrix's upper triangle one after the other, column j with its j + 1
+    triangle: (d (d + 1) / 2,) float64. The columns of the matrix's upper triangle one after the
+        other, column j with its j + 1
         entries: all of a factor, and all that a symmetric scatter has.
     """
 

@@ -1,1 +1,3 @@
-"""Continuous redundancy: how many directions of a model's parameters leave its function alone, counted and measured."""
+"""Continuous redundancy: how many directions of a model's parameters leave its function alone,
+counted and measured.
+"""

@@ -1,7 +1,7 @@
 """Changes of a model that look like symmetries and are none, and how far from being one each is.
 
-The predicted effect is relative to what is changed; it is computed from the parameters and the change
-alone, before any forward pass, so that a control which changes nothing is known for one.
+The predicted effect is relative to what is changed; it is computed from the parameters and the
+change alone, before any forward pass, so that a control which changes nothing is known for one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ import torch
 from scipy.linalg import expm
 from transformers.activations import ACT2FN
 
+from normgauge.anatomy.lookup import holder, rows_of
 from normgauge.anatomy.structure import Anatomy, LinearMap, NormKind, Role, SpaceKind
-from normgauge.gauge.admissible import (
-    QueryMaps,
-    admissible,
-    gauge_spaces,
-    nearest_query_maps,
-    random_gauge,
-)
+from normgauge.gauge.admissible import QueryMaps, admissible, gauge_spaces, nearest_query_maps
 from normgauge.gauge.groups import AttentionGauge
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.random_gauges import random_gauge
 from normgauge.gauge.transform import transform_unchecked
 from normgauge.redundancy.falsifier import claimed_transformation
 from normgauge.redundancy.readers import (
@@ -31,10 +27,8 @@ from normgauge.redundancy.readers import (
     Tensors,
     add_constant,
     add_to_matrix,
-    holder,
-    matrix_of,
+    matrix_in,
     output_map,
-    rows_of,
 )
 from normgauge.redundancy.streams import residual_rotation, rotation_distance
 
@@ -44,7 +38,9 @@ Change = Callable[[Tensors], tuple[Mapping[str, torch.Tensor], Gauge]]
 
 @dataclass(frozen=True)
 class Control:
-    """`change` gives the changed tensors and what it does to hidden states; `predicted` its distance from a symmetry."""
+    """`change` gives the changed tensors and what it does to hidden states; `predicted` its
+    distance from a symmetry.
+    """
 
     name: str
     change: Change
@@ -54,7 +50,11 @@ class Control:
 def controls(anatomy: Anatomy, seed: int) -> Iterator[Control]:
     """Those that the architecture has."""
     yield _claimed_rotation(anatomy, seed)
-    activated = [item for item in anatomy.maps if item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN]
+    activated = [
+        item
+        for item in anatomy.maps
+        if item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN
+    ]
     if activated[0].activation != "relu":
         yield _scales_through(anatomy, activated, seed)
     layers = [name for name in gauge_spaces(anatomy) if name.endswith("attention")]
@@ -66,8 +66,13 @@ def controls(anatomy: Anatomy, seed: int) -> Iterator[Control]:
 
 def _claimed_rotation(anatomy: Anatomy, seed: int) -> Control:
     stream = anatomy.primary_stack
-    coordinates = np.random.default_rng(seed).standard_normal(stream.width * (stream.width - 1) // 2) / stream.width**0.5
-    rotation = residual_rotation(stream.width, anatomy.norm_kind == NormKind.LAYER_NORM, coordinates)
+    coordinates = (
+        np.random.default_rng(seed).standard_normal(stream.width * (stream.width - 1) // 2)
+        / stream.width**0.5
+    )
+    rotation = residual_rotation(
+        stream.width, anatomy.norm_kind == NormKind.LAYER_NORM, coordinates
+    )
     gauge = Gauge({stream.space: rotation})
 
     def change(tensors: Tensors) -> tuple[Mapping[str, torch.Tensor], Gauge]:
@@ -82,21 +87,36 @@ def _scales_through(anatomy: Anatomy, activated: list[LinearMap], seed: int) -> 
         generator = np.random.default_rng(seed)
         moved = dict(tensors)
         for item in activated:
-            factors = torch.from_numpy(np.exp(SPREAD * generator.standard_normal(anatomy.space(item.writes).size)))
-            add_to_matrix(anatomy, moved, item, (factors - 1)[:, None] * matrix_of(anatomy, tensors, item))
+            factors = torch.from_numpy(
+                np.exp(SPREAD * generator.standard_normal(anatomy.space(item.writes).size))
+            )
+            add_to_matrix(
+                anatomy, moved, item, (factors - 1)[:, None] * matrix_in(anatomy, tensors, item)
+            )
             if item.bias:
-                add_constant(anatomy, moved, item, (factors - 1) * tensors[holder(anatomy, item.bias)][rows_of(anatomy, item)])
+                add_constant(
+                    anatomy,
+                    moved,
+                    item,
+                    (factors - 1) * tensors[holder(anatomy, item.bias)][rows_of(anatomy, item)],
+                )
             down = output_map(anatomy, item)
             assert down is not None
-            add_to_matrix(anatomy, moved, down, (1 / factors - 1) * matrix_of(anatomy, tensors, down))
+            add_to_matrix(
+                anatomy, moved, down, (1 / factors - 1) * matrix_in(anatomy, tensors, down)
+            )
         return moved, Gauge({})
 
     activation = str(activated[0].activation)
-    return Control(f"positive scales through {activation}", change, lambda _: scale_distance(activation))
+    return Control(
+        f"positive scales through {activation}", change, lambda _: scale_distance(activation)
+    )
 
 
 def scale_distance(activation: str) -> float:
-    """How far f(c x) is from c f(x), c one standard deviation of the scales, relative, for standard normal x; 0 for relu."""
+    """How far f(c x) is from c f(x), c one standard deviation of the scales, relative, for standard
+    normal x; 0 for relu.
+    """
     function, factor = ACT2FN[activation], float(np.exp(SPREAD))
     values = torch.linspace(-4, 4, 2001, dtype=torch.float64)
     weights = torch.exp(-(values**2) / 2)
@@ -110,9 +130,13 @@ def _general_queries(anatomy: Anatomy, layers: list[str], seed: int) -> Control:
     elements = {}
     for name, drawn in random_gauge(anatomy, seed, tuple(layers)).elements.items():
         assert isinstance(drawn, AttentionGauge)
-        identity = AttentionGauge.identity(drawn.groups, drawn.repeats, drawn.query_maps.shape[-1], drawn.value_maps.shape[-1])
+        identity = AttentionGauge.identity(
+            drawn.groups, drawn.repeats, drawn.query_maps.shape[-1], drawn.value_maps.shape[-1]
+        )
         maps = expm(SPREAD * generator.standard_normal(drawn.query_maps.shape))
-        elements[name] = AttentionGauge(identity.group_order, identity.head_order, maps, identity.value_maps)
+        elements[name] = AttentionGauge(
+            identity.group_order, identity.head_order, maps, identity.value_maps
+        )
 
     def change(tensors: Tensors) -> tuple[Mapping[str, torch.Tensor], Gauge]:
         return dict(transform_unchecked(anatomy, tensors, Gauge(elements))), Gauge({})
@@ -128,7 +152,11 @@ def _general_queries(anatomy: Anatomy, layers: list[str], seed: int) -> Control:
 
 
 def _ones(anatomy: Anatomy, seed: int) -> Control:
-    table = next(tensor for tensor in anatomy.tensors if tensor.axes[-1].role == Role.WRITE and tensor.axes[0].role == Role.INDEX)
+    table = next(
+        tensor
+        for tensor in anatomy.tensors
+        if tensor.axes[-1].role == Role.WRITE and tensor.axes[0].role == Role.INDEX
+    )
 
     def change(tensors: Tensors) -> tuple[Mutable, Gauge]:
         generator = torch.Generator().manual_seed(seed)

@@ -19,26 +19,44 @@ STATED = "reproduced with the stated parameter count, deviates with the true one
 def claimed(anatomy: Anatomy) -> int:
     """2 n_t n_h d_h^2 + (d - 1)(d - 2) / 2: the claimed number of redundant directions.
 
-    n_t n_h counts query heads of every attention layer (of both stacks, and of cross-attention), d is the width of the primary stream.
+    n_t n_h counts query heads of every attention layer (of both stacks, and of cross-attention), d
+    is the width of the primary stream.
     """
     width = anatomy.primary_stack.width
     queries = [space for space in anatomy.spaces if space.kind == SpaceKind.QUERY]
-    return sum(2 * space.heads * (space.size // space.heads) ** 2 for space in queries) + (width - 1) * (width - 2) // 2
+    return (
+        sum(2 * space.heads * (space.size // space.heads) ** 2 for space in queries)
+        + (width - 1) * (width - 2) // 2
+    )
 
 
 def check_claims(claims: Any, where: str) -> dict[str, dict[str, float]]:
-    """The published claims by architecture. Raises InputError for an unknown key, or a value that is no number."""
+    """The published claims by architecture. Raises InputError for an unknown key, or a value that
+    is no number.
+    """
     if not isinstance(claims, Mapping):
         raise InputError(f"{where}: expected architectures with published_share; mend it")
     for name, entry in claims.items():
-        numbers = isinstance(entry, Mapping) and all(type(value) in (int, float) for value in entry.values())
+        numbers = isinstance(entry, Mapping) and all(
+            type(value) in (int, float) for value in entry.values()
+        )
         if not numbers or not {"published_share"} <= set(entry) <= CLAIM_KEYS:
-            raise InputError(f"{where}: {name}: expected numbers under {' and '.join(sorted(CLAIM_KEYS))}; mend it")
+            raise InputError(
+                f"{where}: {name}: expected numbers under {' and '.join(sorted(CLAIM_KEYS))}; mend "
+                "it"
+            )
     return {name: dict(entry) for name, entry in claims.items()}
 
 
-def count_row(name: str, source: str, config: Any, claim: Mapping[str, float] | None, measured: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A row of schema `redundancy_counts`. `measured` is the architecture's row of `redundancy_jacobian`, where there is one.
+def count_row(
+    name: str,
+    source: str,
+    config: Any,
+    claim: Mapping[str, float] | None,
+    measured: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A row of schema `redundancy_counts`. `measured` is the architecture's row of
+    `redundancy_jacobian`, where there is one.
 
     `status` is that of `status_of`. Raises InputError as `symmetries`.
     """
@@ -76,8 +94,9 @@ def count_row(name: str, source: str, config: Any, claim: Mapping[str, float] | 
 
 
 def status_of(published: float | None, share: float, share_stated: float | None) -> str:
-    """Whether a published share, given to three decimals, is ours when rounded: of the model's own parameters, else of
-    the number of parameters that was stated for it."""
+    """Whether a published share, given to three decimals, is ours when rounded: of the model's own
+    parameters, else of the number of parameters that was stated for it.
+    """
     if published is None:
         return "not published"
     if round(share, 3) == published:

@@ -1,6 +1,8 @@
-"""The claimed symmetry, applied as it is claimed: a rotation that fixes the vector of ones, on everything but the norms' gains and biases.
+"""The claimed symmetry, applied as it is claimed: a rotation that fixes the vector of ones, on
+everything but the norms' gains and biases.
 
-The claim is a review's to test: one block of width 8, heads of 4, 16 feed-forward units, random weights, 100 sequences of 4 tokens.
+The claim is a review's to test: one block of width 8, heads of 4, 16 feed-forward units, random
+weights, 100 sequences of 4 tokens.
 """
 
 from __future__ import annotations
@@ -16,26 +18,51 @@ from normgauge.anatomy.structure import Anatomy, NormKind, SpaceKind
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.opening import Checkpoint
-from normgauge.gauge.admissible import gauge_spaces, random_element
+from normgauge.gauge.admissible import gauge_spaces
 from normgauge.gauge.equivalence import Deviation, deviation
 from normgauge.gauge.groups import Orthogonal
 from normgauge.gauge.model_gauge import Gauge
+from normgauge.gauge.random_gauges import random_element
 from normgauge.gauge.transform import transform_unchecked
 from normgauge.redundancy.family import Kind
 from normgauge.redundancy.measure import random_checkpoint
-from normgauge.redundancy.readers import Mutable, Tensors, add_to_matrix, matrix_of, stored
+from normgauge.redundancy.readers import Mutable, Tensors, add_to_matrix, matrix_in, stored
 from normgauge.redundancy.streams import affine_distance, residual_rotation, rotation_distance
 from normgauge.redundancy.symmetries import symmetries
 
 WIDTH, HEADS, UNITS, VOCABULARY, SEQUENCES, LENGTH = 8, 2, 16, 32, 100, 4
 HOLDS = 1e-12  # largest difference that is rounding
 
-_TOKENS = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-_SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": HEADS, "intermediate_size": UNITS, **_TOKENS}
-_GPT2 = {"model_type": "gpt2", "n_embd": WIDTH, "n_layer": 1, "n_head": HEADS, "n_inner": UNITS, "activation_function": "relu", **_TOKENS}
+_TOKENS = {
+    "vocab_size": VOCABULARY,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_SHAPE = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 1,
+    "num_attention_heads": HEADS,
+    "intermediate_size": UNITS,
+    **_TOKENS,
+}
+_GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": WIDTH,
+    "n_layer": 1,
+    "n_head": HEADS,
+    "n_inner": UNITS,
+    "activation_function": "relu",
+    **_TOKENS,
+}
 BLOCKS: dict[str, dict[str, Any]] = {
     "pre-norm": {**_GPT2, "architectures": ["GPT2Model"]},
-    "post-norm": {"model_type": "bert", **_SHAPE, "hidden_act": "relu", "architectures": ["BertModel"]},
+    "post-norm": {
+        "model_type": "bert",
+        **_SHAPE,
+        "hidden_act": "relu",
+        "architectures": ["BertModel"],
+    },
     "pre-norm, RMSNorm": {"model_type": "llama", **_SHAPE, "architectures": ["LlamaModel"]},
 }
 """The blocks that are tested, by name: the keys of their configs."""
@@ -43,7 +70,9 @@ _UNTIED = {**_GPT2, "tie_word_embeddings": False, "architectures": ["GPT2LMHeadM
 
 
 def falsifier_rows(seed: int) -> list[dict[str, Any]]:
-    """Rows of schema `redundancy_falsifier`: the blocks, single norms, and the rotation with the gains moved out of its way."""
+    """Rows of schema `redundancy_falsifier`: the blocks, single norms, and the rotation with the
+    gains moved out of its way.
+    """
     rows = []
     for name, keys in BLOCKS.items():
         for affine in (True, False):
@@ -56,10 +85,14 @@ def falsifier_rows(seed: int) -> list[dict[str, Any]]:
 def _row(name: str, config: Any, affine: bool, printed: bool, seed: int) -> dict[str, Any]:
     anatomy = describe(config)
     checkpoint = with_norms(anatomy, random_checkpoint(config, seed), affine)
-    rotation = residual_rotation(WIDTH, anatomy.norm_kind == NormKind.LAYER_NORM, _coordinates(seed))
+    rotation = residual_rotation(
+        WIDTH, anatomy.norm_kind == NormKind.LAYER_NORM, _coordinates(seed)
+    )
     gauge = Gauge({anatomy.primary_stack.space: rotation, **_head_maps(anatomy, seed)})
     moved = claimed_transformation(anatomy, checkpoint.tensors, gauge, printed)
-    twice = float(np.linalg.norm(rotation.matrix - rotation.matrix.T)) / WIDTH**0.5 if printed else 0.0
+    twice = (
+        float(np.linalg.norm(rotation.matrix - rotation.matrix.T)) / WIDTH**0.5 if printed else 0.0
+    )
     return _result(
         test="output of one block",
         architecture=name,
@@ -77,7 +110,11 @@ def _coordinates(seed: int) -> np.ndarray:
 
 
 def _head_maps(anatomy: Anatomy, seed: int) -> dict[str, Any]:
-    return {name: random_element(anatomy, name, seed) for name in gauge_spaces(anatomy) if name.endswith("attention")}
+    return {
+        name: random_element(anatomy, name, seed)
+        for name in gauge_spaces(anatomy)
+        if name.endswith("attention")
+    }
 
 
 def with_norms(anatomy: Anatomy, checkpoint: Checkpoint, affine: bool) -> Checkpoint:
@@ -91,8 +128,12 @@ def with_norms(anatomy: Anatomy, checkpoint: Checkpoint, affine: bool) -> Checkp
     return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
 
 
-def claimed_transformation(anatomy: Anatomy, tensors: Tensors, gauge: Gauge, printed: bool) -> Mutable:
-    """Everything moved by the gauge, gains and biases of norms untouched; the value maps by g instead of its inverse where `printed`."""
+def claimed_transformation(
+    anatomy: Anatomy, tensors: Tensors, gauge: Gauge, printed: bool
+) -> Mutable:
+    """Everything moved by the gauge, gains and biases of norms untouched; the value maps by g
+    instead of its inverse where `printed`.
+    """
     moved = dict(transform_unchecked(anatomy, tensors, gauge))
     for norm in anatomy.norms:
         for name in (norm.gain, norm.bias):
@@ -102,22 +143,32 @@ def claimed_transformation(anatomy: Anatomy, tensors: Tensors, gauge: Gauge, pri
         if anatomy.space(item.writes).kind == SpaceKind.VALUE:
             rotation = gauge.elements[item.reads]
             assert isinstance(rotation, Orthogonal)
-            matrix = matrix_of(anatomy, moved, item)
+            matrix = matrix_in(anatomy, moved, item)
             twice = torch.tensor(rotation.matrix @ rotation.matrix)
             add_to_matrix(anatomy, moved, item, matrix @ twice.T - matrix)
     return moved
 
 
-def _difference(before: Checkpoint, moved: Tensors, anatomy: Anatomy, gauge: Gauge, seed: int) -> Deviation:
+def _difference(
+    before: Checkpoint, moved: Tensors, anatomy: Anatomy, gauge: Gauge, seed: int
+) -> Deviation:
     ids = torch.from_numpy(np.random.default_rng(seed).integers(0, VOCABULARY, (SEQUENCES, LENGTH)))
     after = Checkpoint(before.config, moved, before.stored, before.files)
-    return deviation(build_model(before, "float64"), build_model(after, "float64"), anatomy, gauge, [{"input_ids": ids}])
+    return deviation(
+        build_model(before, "float64"),
+        build_model(after, "float64"),
+        anatomy,
+        gauge,
+        [{"input_ids": ids}],
+    )
 
 
 def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
     """N(g x) against g N(x) for one token."""
     generator = torch.Generator().manual_seed(seed)
-    token, gain, bias = (torch.randn(WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
+    token, gain, bias = (
+        torch.randn(WIDTH, generator=generator, dtype=torch.float64) for _ in range(3)
+    )
     ones, zeros = torch.ones_like(gain), torch.zeros_like(bias)
     for kind in NormKind:
         turn = residual_rotation(WIDTH, kind == NormKind.LAYER_NORM, _coordinates(seed))
@@ -125,7 +176,12 @@ def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
         for affine in (True, False):
             scale, shift = (gain, bias) if affine else (ones, zeros)
 
-            def norm(value: torch.Tensor, kind: NormKind = kind, scale: torch.Tensor = scale, shift: torch.Tensor = shift) -> torch.Tensor:
+            def norm(
+                value: torch.Tensor,
+                kind: NormKind = kind,
+                scale: torch.Tensor = scale,
+                shift: torch.Tensor = shift,
+            ) -> torch.Tensor:
                 if kind == NormKind.RMS_NORM:
                     return torch.nn.functional.rms_norm(value, (WIDTH,), scale)
                 return torch.nn.functional.layer_norm(value, (WIDTH,), scale, shift)
@@ -133,24 +189,46 @@ def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
             expected = norm(token) @ rotation
             difference = float((norm(token @ rotation) - expected).abs().max())
             found = Deviation(difference, difference / float(expected.abs().max()))
-            predicted = affine_distance(turn, scale.numpy(), shift.numpy() if kind == NormKind.LAYER_NORM else None)
+            predicted = affine_distance(
+                turn, scale.numpy(), shift.numpy() if kind == NormKind.LAYER_NORM else None
+            )
             constants = "random" if affine else "one"
-            yield _result("one token through one norm", "norm alone", str(kind), constants, "none", found, predicted)
+            yield _result(
+                "one token through one norm",
+                "norm alone",
+                str(kind),
+                constants,
+                "none",
+                found,
+                predicted,
+            )
 
 
 def _compensated(seed: int) -> dict[str, Any]:
-    """The same rotation of the pre-norm block under an untied readout, its gains moved into the maps, and moved back after it."""
+    """The same rotation of the pre-norm block under an untied readout, its gains moved into the
+    maps, and moved back after it.
+    """
     config = parse_config(_UNTIED)
     anatomy = describe(config)
     checkpoint = random_checkpoint(config, seed)
     rotation = next(symmetry for symmetry in symmetries(anatomy) if symmetry.kind == Kind.ROTATION)
-    moved = rotation.act(stored(anatomy, checkpoint.tensors), _coordinates(seed)[: rotation.dimension])
+    moved = rotation.act(
+        stored(anatomy, checkpoint.tensors), _coordinates(seed)[: rotation.dimension]
+    )
     found = _difference(checkpoint, moved, anatomy, Gauge({}), seed)
     test, kind = "gains carried around the rotation", str(anatomy.norm_kind)
     return _result(test, "pre-norm, untied", kind, "random", "inverse of g", found, 0.0)
 
 
-def _result(test: str, architecture: str, norm_kind: str, gain: str, value_rule: str, found: Deviation, predicted: float) -> dict[str, Any]:
+def _result(
+    test: str,
+    architecture: str,
+    norm_kind: str,
+    gain: str,
+    value_rule: str,
+    found: Deviation,
+    predicted: float,
+) -> dict[str, Any]:
     return {
         "test": test,
         "architecture": architecture,

@@ -36,8 +36,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """One family. `place`: the space, norm, map or layer. `act(tensors, coordinates)`: the moved tensors; `tensors` are the stored ones in
-    float64 (`readers.stored`), `coordinates` float64 (dimension,)."""
+    """One family. `place`: the space, norm, map or layer. `act(tensors, coordinates)`: the moved
+    tensors; `tensors` are the stored ones in float64 (`readers.stored`), `coordinates` float64
+    (dimension,).
+    """
 
     kind: Kind
     place: str
@@ -45,12 +47,16 @@ class Symmetry:
     act: Callable[[Tensors, np.ndarray], Mutable]
 
 
-def gauged(anatomy: Anatomy, tensors: Tensors, name: str, element: AttentionGauge | Monomial | Orthogonal) -> Mutable:
+def gauged(
+    anatomy: Anatomy, tensors: Tensors, name: str, element: AttentionGauge | Monomial | Orthogonal
+) -> Mutable:
     """The tensors after one element of the group of one space or attention layer."""
     return dict(transform(anatomy, tensors, Gauge({name: element})))
 
 
 def dimensions(found: Sequence[Symmetry]) -> Mapping[Kind, int]:
-    """Directions by family, in the order of `Kind`; families that the model does not have are left out."""
+    """Directions by family, in the order of `Kind`; families that the model does not have are left
+    out.
+    """
     totals = {kind: sum(each.dimension for each in found if each.kind == kind) for kind in Kind}
     return {kind: total for kind, total in totals.items() if total}

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from normgauge.checkpoints.configuration import open_config, parse_config
-from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.configuration import parse_config
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.errors import InputError
 from normgauge.progress import Progress
 from normgauge.provenance import execution_environment
@@ -24,11 +24,15 @@ PathLike = str | os.PathLike[str]
 
 
 def read_shape(path: PathLike) -> Any:
-    """The config in a file of shapes. Raises InputError when the file is missing, no JSON object, or no config."""
+    """The config in a file of shapes. Raises InputError when the file is missing, no JSON object,
+    or no config.
+    """
     try:
-        keys = json.loads(Path(path).read_text())
+        keys = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as the JSON of a config ({error}); mend the file") from error
+        raise InputError(
+            f"{path}: cannot be read as the JSON of a config ({error}); mend the file"
+        ) from error
     if not isinstance(keys, dict):
         raise InputError(f"{path}: expected a JSON object, the keys of a config; mend the file")
     return parse_config(keys)
@@ -42,7 +46,12 @@ def write_measurements(shapes: Sequence[PathLike], seed: int, output: PathLike) 
     for name, config in configs.items():
         rows.append(measurement(name, config, seed))
         progress.step()
-    tables.write(output, "redundancy_jacobian", rows, {"seed": str(seed), "forward_dtype": "float64", **execution_environment()})
+    tables.write(
+        output,
+        "redundancy_jacobian",
+        rows,
+        {"seed": str(seed), "forward_dtype": "float64", **execution_environment()},
+    )
 
 
 def write_falsifier(seed: int, output: PathLike) -> None:
@@ -51,10 +60,20 @@ def write_falsifier(seed: int, output: PathLike) -> None:
     tables.write(output, "redundancy_falsifier", falsifier_rows(seed), metadata)
 
 
-def write_checks(checkpoint: Checkpoint, identity: Mapping[str, str], seed: int, output: PathLike) -> None:
+def write_checks(
+    checkpoint: Checkpoint, identity: Mapping[str, str], seed: int, output: PathLike
+) -> None:
     """redundancy_checks of one checkpoint. `identity`: model, revision, weights_sha256."""
-    metadata = {**identity, "seed": str(seed), "forward_dtype": "float64", **execution_environment()}
-    rows = [{"model": identity["model"], "revision": identity["revision"], **row} for row in check_rows(checkpoint, seed)]
+    metadata = {
+        **identity,
+        "seed": str(seed),
+        "forward_dtype": "float64",
+        **execution_environment(),
+    }
+    rows = [
+        {"model": identity["model"], "revision": identity["revision"], **row}
+        for row in check_rows(checkpoint, seed)
+    ]
     tables.write(output, "redundancy_checks", rows, metadata)
 
 
@@ -67,22 +86,32 @@ def write_counts(
     claims: PathLike,
     outputs: Mapping[str, PathLike],
 ) -> None:
-    """redundancy_counts (as CSV too), redundancy_symmetries, and the redundancy_checks of all checkpoints in one table.
+    """redundancy_counts (as CSV too), redundancy_symmetries, and the redundancy_checks of all
+    checkpoints in one table.
 
-    `shapes`: files by name; `checkpoints`: by name the folder and the keys laid over its config; `small`: the shapes of `jacobian`.
-    `outputs`: paths by counts, counts_csv, symmetries, checks. Raises InputError where two are called the same.
+    `shapes`: files by name; `checkpoints`: by name the folder and the keys laid over its config;
+        `small`: the shapes of `jacobian`.
+    `outputs`: paths by counts, counts_csv, symmetries, checks. Raises InputError where two are
+        called the same.
     """
     names = [*shapes, *checkpoints, *(Path(path).stem for path in small)]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(
-            f"redundancy: {repeated[0]} is counted twice, as a shape or model; rename a file or leave one out of the configuration"
+            f"redundancy: {repeated[0]} is counted twice, as a shape or model; rename a file or "
+            "leave one out of the configuration"
         )
     sources = {name: ("shape", read_shape(path)) for name, path in shapes.items()}
-    sources |= {name: ("checkpoint", open_config(folder, keys)) for name, (folder, keys) in checkpoints.items()}
+    sources |= {
+        name: ("checkpoint", open_checkpoint(folder, keys).config)
+        for name, (folder, keys) in checkpoints.items()
+    }
     sources |= {Path(path).stem: ("small model", read_shape(path)) for path in small}
     measured = {row["architecture"]: row for row in tables.read(jacobian, "redundancy_jacobian")}
     published = check_claims(read_yaml(claims), str(claims))
-    rows = [count_row(name, source, config, published.get(name), measured.get(name)) for name, (source, config) in sources.items()]
+    rows = [
+        count_row(name, source, config, published.get(name), measured.get(name))
+        for name, (source, config) in sources.items()
+    ]
     tables.write(outputs["counts"], "redundancy_counts", rows, {})
     tables.write_csv(outputs["counts_csv"], "redundancy_counts", rows)
     checked = [row for path in checks for row in tables.read(path, "redundancy_checks")]

@@ -1,4 +1,6 @@
-"""The derivative of a model's outputs by all of its parameters: its rank, and whether the known symmetries explain what is missing."""
+"""The derivative of a model's outputs by all of its parameters: its rank, and whether the known
+symmetries explain what is missing.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,24 @@ AT_ONCE = 256  # rows of the Jacobian per backward pass
 SPARE_ROWS = 64  # random combinations of outputs beyond the number of parameters
 STEP = 1e-4  # of the central differences along a symmetry; their error is its square
 INDEPENDENT = 1e-6  # singular values of unit tangents above this are no error of the differences
-DECIDED = 1e3  # a rank is decided when the smallest singular value that counts is this many times the floor
+# a rank is decided when the smallest singular value that counts is this many times the floor
+DECIDED = 1e3
 
 
 def head_outputs(found: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """What a class returns, as one flat vector: the logits of its heads, else the last hidden states and what is pooled from them."""
-    names = [name for name in found if name.endswith("logits")] or [name for name in HEADLESS if found.get(name) is not None]
+    """What a class returns, as one flat vector: the logits of its heads, else the last hidden
+    states and what is pooled from them.
+    """
+    names = [name for name in found if name.endswith("logits")] or [
+        name for name in HEADLESS if found.get(name) is not None
+    ]
     return torch.cat([found[name].flatten() for name in names])
 
 
 def parameter_names(anatomy: Anatomy) -> list[str]:
-    """The stored tensors, tied ones once: the order of the columns of a Jacobian, each flattened in row-major order."""
+    """The stored tensors, tied ones once: the order of the columns of a Jacobian, each flattened in
+    row-major order.
+    """
     return [tensor.name for tensor in anatomy.tensors if tensor.alias_of is None]
 
 
@@ -36,25 +45,44 @@ def count_parameters(anatomy: Anatomy) -> int:
     return sum(int(np.prod(anatomy.tensor(name).shape)) for name in parameter_names(anatomy))
 
 
-def output_jacobian(model: torch.nn.Module, anatomy: Anatomy, inputs: Mapping[str, torch.Tensor], seed: int) -> np.ndarray:
-    """float64 (rows, parameters): the derivative of random combinations of all outputs, Gaussian with the outputs' number as variance^-1.
+def output_jacobian(
+    model: torch.nn.Module, anatomy: Anatomy, inputs: Mapping[str, torch.Tensor], seed: int
+) -> np.ndarray:
+    """float64 (rows, parameters): the derivative of random combinations of all outputs, Gaussian
+    with the outputs' number as variance^-1.
 
-    There are `SPARE_ROWS` more combinations than parameters, so that their derivative has the rank of the full one with probability one,
-    however many outputs there are.
+    There are `SPARE_ROWS` more combinations than parameters, so that their derivative has the rank
+    of the full one with probability one, however many outputs there are.
     """
-    parameters = [model.get_parameter(name).requires_grad_(True) for name in parameter_names(anatomy)]
+    parameters = [
+        model.get_parameter(name).requires_grad_(True) for name in parameter_names(anatomy)
+    ]
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
-            module.padding_idx = None  # the padding row acts like any other; autograd alone would leave its derivative out
+            # the padding row acts like any other; autograd alone would leave its derivative out
+            module.padding_idx = None
     flat = head_outputs(model(**inputs))
     generator = torch.Generator().manual_seed(seed)
     left = count_parameters(anatomy) + SPARE_ROWS
     rows = []
     while left > 0:
-        combinations = torch.randn(min(AT_ONCE, left), len(flat), generator=generator, dtype=flat.dtype) / len(flat) ** 0.5
-        parts = torch.autograd.grad(flat, parameters, combinations, retain_graph=True, is_grads_batched=True, allow_unused=True)
+        combinations = (
+            torch.randn(min(AT_ONCE, left), len(flat), generator=generator, dtype=flat.dtype)
+            / len(flat) ** 0.5
+        )
+        parts = torch.autograd.grad(
+            flat,
+            parameters,
+            combinations,
+            retain_graph=True,
+            is_grads_batched=True,
+            allow_unused=True,
+        )
         shapes = [(len(combinations), parameter.numel()) for parameter in parameters]
-        filled = [torch.zeros(shape) if part is None else part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        filled = [
+            torch.zeros(shape) if part is None else part.reshape(shape)
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
         rows.append(torch.cat(filled, 1).numpy())
         left -= len(combinations)
     for parameter in parameters:
@@ -64,9 +92,11 @@ def output_jacobian(model: torch.nn.Module, anatomy: Anatomy, inputs: Mapping[st
 
 @dataclass(frozen=True)
 class Rank:
-    """How a rank was decided. `floor`: rounding of the largest singular value, max(shape) eps sigma_max; what lies at or below it is zero.
+    """How a rank was decided. `floor`: rounding of the largest singular value, max(shape) eps
+    sigma_max; what lies at or below it is zero.
 
-    `smallest_nonzero` and `largest_zero` are the two singular values at the gap, over the largest one; the latter 0 at full rank.
+    `smallest_nonzero` and `largest_zero` are the two singular values at the gap, over the largest
+    one; the latter 0 at full rank.
     """
 
     rank: int
@@ -76,7 +106,9 @@ class Rank:
 
     @property
     def decided(self) -> bool:
-        """Whether the gap leaves no doubt: nothing lies between the floor and many times the floor."""
+        """Whether the gap leaves no doubt: nothing lies between the floor and many times the
+        floor.
+        """
         return self.smallest_nonzero >= DECIDED * self.floor
 
 
@@ -87,17 +119,30 @@ def decide_rank(matrix: np.ndarray) -> Rank:
     values = values / values[0]
     floor = max(matrix.shape) * float(np.finfo(np.float64).eps)
     rank = int((values > floor).sum())
-    return Rank(rank, floor, float(values[rank - 1]), float(values[rank]) if rank < len(values) else 0.0)
+    return Rank(
+        rank, floor, float(values[rank - 1]), float(values[rank]) if rank < len(values) else 0.0
+    )
 
 
 def tangents(anatomy: Anatomy, tensors: Tensors, found: Sequence[Symmetry]) -> np.ndarray:
-    """float64 (parameters, directions): the derivative of every symmetry at zero along each of its coordinates, by central differences,
-    each of length one."""
+    """float64 (parameters, directions): the derivative of every symmetry at zero along each of its
+    coordinates, by central differences, each of length one.
+    """
     columns = []
     for symmetry in found:
         for coordinate in STEP * np.eye(symmetry.dimension):
-            forward, backward = symmetry.act(tensors, coordinate), symmetry.act(tensors, -coordinate)
-            columns.append(np.concatenate([(forward[name] - backward[name]).numpy().ravel() for name in parameter_names(anatomy)]))
+            forward, backward = (
+                symmetry.act(tensors, coordinate),
+                symmetry.act(tensors, -coordinate),
+            )
+            columns.append(
+                np.concatenate(
+                    [
+                        (forward[name] - backward[name]).numpy().ravel()
+                        for name in parameter_names(anatomy)
+                    ]
+                )
+            )
     matrix = np.array(columns).reshape(-1, count_parameters(anatomy)).T
     return matrix / np.linalg.norm(matrix, axis=0)
 

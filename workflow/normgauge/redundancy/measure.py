@@ -12,22 +12,31 @@ import torch
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.interfaces import Interface, interface_of
+from normgauge.calibration.random_tokens import LENGTH, probes
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
-from normgauge.recovery.probes import LENGTH, probes
-from normgauge.redundancy.jacobian import count_parameters, decide_rank, output_jacobian, span_dimension, tangents
+from normgauge.redundancy.jacobian import (
+    count_parameters,
+    decide_rank,
+    output_jacobian,
+    span_dimension,
+    tangents,
+)
 from normgauge.redundancy.readers import stored
 from normgauge.redundancy.symmetries import symmetries
 
 WEIGHT_DEVIATION, BIAS_DEVIATION = 0.5, 0.2
-LEFT_ALONE = 1e-6  # of the Jacobian along unit tangents: a hundred squares of the step of their central differences
+# of the Jacobian along unit tangents: a hundred squares of the step of their central differences
+LEFT_ALONE = 1e-6
 EXCESS = 4  # numbers that the last norm hands over, on all inputs, per parameter
 
 
 def random_checkpoint(config: Any, seed: int) -> Checkpoint:
-    """The class with random parameters, float64, none of them at a value that could hide a symmetry or make one.
+    """The class with random parameters, float64, none of them at a value that could hide a symmetry
+    or make one.
 
-    Gains are uniform in [1/2, 3/2]; biases are small beside what the maps give, so that hardly any relu is always on or always off.
+    Gains are uniform in [1/2, 3/2]; biases are small beside what the maps give, so that hardly any
+    relu is always on or always off.
     """
     anatomy = describe(config)
     gains = {norm.gain: norm.gain_offset for norm in anatomy.norms}
@@ -38,11 +47,19 @@ def random_checkpoint(config: Any, seed: int) -> Checkpoint:
         if tensor.alias_of is not None:
             continue
         if tensor.name in gains:
-            tensors[tensor.name] = 0.5 + torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - gains[tensor.name]
+            tensors[tensor.name] = (
+                0.5
+                + torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
+                - gains[tensor.name]
+            )
         else:
             deviation = BIAS_DEVIATION if tensor.name in biases else WEIGHT_DEVIATION
-            tensors[tensor.name] = deviation * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-    return Checkpoint(config, tensors, dict.fromkeys(tensors, "F64"), (Path(f"random weights of seed {seed}"),))
+            tensors[tensor.name] = deviation * torch.randn(
+                tensor.shape, generator=generator, dtype=torch.float64
+            )
+    return Checkpoint(
+        config, tensors, dict.fromkeys(tensors, "F64"), (Path(f"random weights of seed {seed}"),)
+    )
 
 
 def random_inputs(config: Any, sequences: int, seed: int) -> Mapping[str, torch.Tensor]:
@@ -50,8 +67,16 @@ def random_inputs(config: Any, sequences: int, seed: int) -> Mapping[str, torch.
     generator = torch.Generator().manual_seed(seed)
     match interface_of(config):
         case Interface.SPEECH:
-            frames = torch.randn(sequences, config.num_mel_bins, 2 * config.max_source_positions, generator=generator, dtype=torch.float64)
-            ids = torch.randint(0, config.vocab_size, (sequences, config.max_target_positions), generator=generator)
+            frames = torch.randn(
+                sequences,
+                config.num_mel_bins,
+                2 * config.max_source_positions,
+                generator=generator,
+                dtype=torch.float64,
+            )
+            ids = torch.randint(
+                0, config.vocab_size, (sequences, config.max_target_positions), generator=generator
+            )
             return {"input_features": frames, "decoder_input_ids": ids}
         case _:
             batches = list(probes(config, sequences * LENGTH, seed, cover=False))
@@ -64,7 +89,9 @@ def sequences_needed(config: Any, anatomy: Anatomy) -> int:
 
 
 def measurement(name: str, config: Any, seed: int) -> dict[str, Any]:
-    """A row of schema `redundancy_jacobian`. Raises InputError for a model whose symmetries are not derived."""
+    """A row of schema `redundancy_jacobian`. Raises InputError for a model whose symmetries are not
+    derived.
+    """
     anatomy = describe(config)
     found = symmetries(anatomy)
     checkpoint = random_checkpoint(config, seed)
@@ -77,7 +104,9 @@ def measurement(name: str, config: Any, seed: int) -> dict[str, Any]:
     nullity = jacobian.shape[1] - rank.rank
     spanned, corrected = span_dimension(directions), sum(each.dimension for each in found)
     violation = float(np.abs(jacobian @ directions).max() / np.abs(jacobian).max())
-    explained = span_dimension(np.concatenate([directions, np.eye(jacobian.shape[1])[:, unused]], 1))
+    explained = span_dimension(
+        np.concatenate([directions, np.eye(jacobian.shape[1])[:, unused]], 1)
+    )
     return {
         "architecture": name,
         "parameters": jacobian.shape[1],
@@ -94,5 +123,8 @@ def measurement(name: str, config: Any, seed: int) -> dict[str, Any]:
         "floor": rank.floor,
         "decided": rank.decided,
         "violation": violation,
-        "agrees": rank.decided and nullity == explained and spanned == corrected and violation <= LEFT_ALONE,
+        "agrees": rank.decided
+        and nullity == explained
+        and spanned == corrected
+        and violation <= LEFT_ALONE,
     }

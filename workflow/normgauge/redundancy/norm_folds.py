@@ -8,31 +8,20 @@ from functools import partial
 import numpy as np
 import torch
 
+from normgauge.anatomy.lookup import fed_maps, is_tied
 from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, NormKind
-from normgauge.gauge.absorb import scale_readers
+from normgauge.gauge.folding import bypasses, folds_gain, leaves_model, move_gain
 from normgauge.redundancy.family import Kind, Symmetry
 from normgauge.redundancy.readers import (
     Mutable,
     Tensors,
     add_constant,
     add_to_matrix,
-    bypasses,
-    fed_maps,
     free_rows,
-    gain_of,
-    is_tied,
-    leaves_model,
-    matrix_of,
+    matrix_in,
     nonzero_gain_of,
     output_map,
 )
-
-
-def folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
-    """Whether what the gain does can be done by maps instead: they alone read the norm's output, and serve nothing else."""
-    fed = fed_maps(anatomy, norm)
-    inside = bool(fed) and not bypasses(anatomy, norm) and not leaves_model(anatomy, norm)
-    return inside and bool(norm.gain) and not any(is_tied(anatomy, item.weight) for item in fed)
 
 
 def norm_folds(anatomy: Anatomy) -> Iterator[Symmetry]:
@@ -46,26 +35,19 @@ def norm_folds(anatomy: Anatomy) -> Iterator[Symmetry]:
             for item in fed_maps(anatomy, norm):
                 if not is_tied(anatomy, item.weight):
                     free = int(free_rows(anatomy, item).sum())
-                    yield Symmetry(Kind.KERNEL, item.name, free, partial(_add_kernel, anatomy, norm, item))
+                    yield Symmetry(
+                        Kind.KERNEL, item.name, free, partial(_add_kernel, anatomy, norm, item)
+                    )
 
 
 def _scale_gain(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
     return move_gain(anatomy, norm, tensors, torch.from_numpy(np.exp(coordinates)))
 
 
-def move_gain(anatomy: Anatomy, norm: Norm, tensors: Tensors, factors: torch.Tensor) -> Mutable:
-    """Gain and bias times the factors, (size,), none of them zero, what the norm's maps read divided by them."""
-    moved = dict(tensors)
-    assert norm.gain is not None
-    moved[norm.gain] = gain_of(tensors, norm) * factors - norm.gain_offset
-    if norm.bias:
-        moved[norm.bias] = tensors[norm.bias] * factors
-    scale_readers(anatomy, norm, moved, 1 / factors)
-    return moved
-
-
 def _folds_bias(anatomy: Anatomy, norm: Norm) -> bool:
-    """Whether a change of the bias can be taken back: by every map that it feeds, and by the stream where that carries it on."""
+    """Whether a change of the bias can be taken back: by every map that it feeds, and by the stream
+    where that carries it on.
+    """
     fed = fed_maps(anatomy, norm)
     if not norm.bias or not fed or leaves_model(anatomy, norm):
         return False
@@ -76,7 +58,11 @@ def _folds_bias(anatomy: Anatomy, norm: Norm) -> bool:
 
 def _carried_by(anatomy: Anatomy, norm: Norm) -> LinearMap | None:
     """The one output map, with a bias, whose result is added to the norm's output."""
-    found = {output.name: output for item in fed_maps(anatomy, norm) if (output := output_map(anatomy, item))}
+    found = {
+        output.name: output
+        for item in fed_maps(anatomy, norm)
+        if (output := output_map(anatomy, item))
+    }
     only = next(iter(found.values())) if len(found) == 1 else None
     return only if only and only.bias else None
 
@@ -87,13 +73,16 @@ def _shift_bias(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.
     assert norm.bias is not None
     moved[norm.bias] = tensors[norm.bias] + shift
     for item in fed_maps(anatomy, norm):
-        wanted = -matrix_of(anatomy, tensors, item) @ shift
+        wanted = -matrix_in(anatomy, tensors, item) @ shift
         free = torch.from_numpy(free_rows(anatomy, item))
         if free.any():
             add_constant(anatomy, moved, item, wanted.where(free, 0.0))
-        if not free.all():  # without a bias of its own: along the norm's kernel, on which its output is constant
+        # without a bias of its own: along the norm's kernel, on which its output is constant
+        if not free.all():
             direction, constant = kernel(moved, norm)
-            add_to_matrix(anatomy, moved, item, torch.outer(wanted.where(~free, 0.0) / constant, direction))
+            add_to_matrix(
+                anatomy, moved, item, torch.outer(wanted.where(~free, 0.0) / constant, direction)
+            )
     if bypasses(anatomy, norm):
         output = _carried_by(anatomy, norm)
         assert output is not None
@@ -102,14 +91,18 @@ def _shift_bias(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.
 
 
 def kernel(tensors: Tensors, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
-    """The unit vector along 1/gain, and the value that the norm's output has along it whatever comes in."""
+    """The unit vector along 1/gain, and the value that the norm's output has along it whatever
+    comes in.
+    """
     assert norm.bias is not None
     direction = 1 / nonzero_gain_of(tensors, norm)
     direction = direction / direction.norm()
     return direction, direction @ tensors[norm.bias]
 
 
-def _add_kernel(anatomy: Anatomy, norm: Norm, item: LinearMap, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
+def _add_kernel(
+    anatomy: Anatomy, norm: Norm, item: LinearMap, tensors: Tensors, coordinates: np.ndarray
+) -> Mutable:
     free = free_rows(anatomy, item)
     along = torch.zeros(len(free), dtype=torch.float64)
     along[torch.from_numpy(free)] = torch.from_numpy(coordinates)

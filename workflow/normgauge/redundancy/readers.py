@@ -1,6 +1,8 @@
-"""Who reads and writes what, as the symmetries need it: logical maps inside stored tensors, and where a constant can go.
+"""Who reads and writes what, as the symmetries need it: logical maps inside stored tensors, and
+where a constant can go.
 
-Tensors are stored ones, float64, by name; a tied tensor is there once, under the name that it is an alias of.
+Tensors are stored ones, float64, by name; a tied tensor is there once, under the name that it is an
+alias of.
 """
 
 from __future__ import annotations
@@ -10,58 +12,45 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, Placement, Positions, SpaceKind
+from normgauge.anatomy.lookup import effective_gain, holder, matrix_of, rows_of
+from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, Positions, SpaceKind
 from normgauge.errors import InputError
-from normgauge.gauge.absorb import returns_hidden_states
 from normgauge.gauge.admissible import norms_on
 
 Tensors = Mapping[str, torch.Tensor]
 Mutable = dict[str, torch.Tensor]
 
-SUBLAYER = (SpaceKind.QUERY, SpaceKind.KEY, SpaceKind.VALUE, SpaceKind.FFN)
-
 
 def stored(anatomy: Anatomy, tensors: Tensors) -> Mutable:
-    """The tensors in float64, each tied one once, under the name that the anatomy gives to its values."""
+    """The tensors in float64, each tied one once, under the name that the anatomy gives to its
+    values.
+    """
     found: Mutable = {}
     for name, value in tensors.items():
-        found.setdefault(anatomy.tensor(name).alias_of or name, value.double())
+        found.setdefault(holder(anatomy, name), value.double())
     return found
 
 
-def holder(anatomy: Anatomy, name: str) -> str:
-    """The stored tensor behind a name."""
-    return anatomy.tensor(name).alias_of or name
+def matrix_in(anatomy: Anatomy, tensors: Tensors, item: LinearMap) -> torch.Tensor:
+    """The map as (outputs, inputs), from the stored tensors."""
+    return matrix_of(anatomy, item, tensors[holder(anatomy, item.weight)])
 
 
-def is_tied(anatomy: Anatomy, name: str) -> bool:
-    """Whether the tensor's values serve under two names."""
-    tensor = anatomy.tensor(name)
-    return tensor.alias_of is not None or any(other.alias_of == name for other in anatomy.tensors)
-
-
-def rows_of(anatomy: Anatomy, item: LinearMap) -> torch.Tensor:
-    """Where the map's outputs lie on its weight's output axis, and in its bias."""
-    return torch.tensor(anatomy.tensor(item.weight).axes[1 - item.input_axis].indices(item.writes))
-
-
-def matrix_of(anatomy: Anatomy, tensors: Tensors, item: LinearMap) -> torch.Tensor:
-    """The map as (outputs, inputs)."""
-    weight = tensors[holder(anatomy, item.weight)]
-    return (weight if item.input_axis == 1 else weight.T)[rows_of(anatomy, item)]
-
-
-def add_to_matrix(anatomy: Anatomy, tensors: Mutable, item: LinearMap, change: torch.Tensor) -> None:
+def add_to_matrix(
+    anatomy: Anatomy, tensors: Mutable, item: LinearMap, change: torch.Tensor
+) -> None:
     """Add (outputs, inputs) to the map, in place of its weight."""
-    name = holder(anatomy, item.weight)
+    name, rows = holder(anatomy, item.weight), torch.from_numpy(rows_of(anatomy, item))
     if item.input_axis == 1:
-        tensors[name] = tensors[name].index_add(0, rows_of(anatomy, item), change)
+        tensors[name] = tensors[name].index_add(0, rows, change)
     else:
-        tensors[name] = tensors[name].index_add(1, rows_of(anatomy, item), change.T)
+        tensors[name] = tensors[name].index_add(1, rows, change.T)
 
 
 def output_map(anatomy: Anatomy, item: LinearMap) -> LinearMap | None:
-    """The map that ends the sublayer which `item` begins: the reader of the values, or of the feed-forward units, beside it."""
+    """The map that ends the sublayer which `item` begins: the reader of the values, or of the
+    feed-forward units, beside it.
+    """
     kind = anatomy.space(item.writes).kind
     read = SpaceKind.FFN if kind == SpaceKind.FFN else SpaceKind.VALUE
     hidden = f"{item.writes.removesuffix(str(kind))}{read}"
@@ -69,7 +58,9 @@ def output_map(anatomy: Anatomy, item: LinearMap) -> LinearMap | None:
 
 
 def free_rows(anatomy: Anatomy, item: LinearMap) -> np.ndarray:
-    """bool (outputs,): the outputs to which a constant may be added, because something takes it back (`add_constant`)."""
+    """bool (outputs,): the outputs to which a constant may be added, because something takes it
+    back (`add_constant`).
+    """
     size = anatomy.space(item.writes).size
     kind = anatomy.space(item.writes).kind
     if item.bias:
@@ -83,7 +74,8 @@ def free_rows(anatomy: Anatomy, item: LinearMap) -> np.ndarray:
 
 
 def blind_coordinates(anatomy: Anatomy, key: str) -> np.ndarray:
-    """bool (coordinates,): where a constant on every key does nothing: it adds to all scores of a query alike, which softmax does not see.
+    """bool (coordinates,): where a constant on every key does nothing: it adds to all scores of a
+    query alike, which softmax does not see.
 
     Not so where keys turn with their position, or are normalised.
     """
@@ -95,59 +87,52 @@ def blind_coordinates(anatomy: Anatomy, key: str) -> np.ndarray:
     return np.arange(space.size) % (space.size // space.heads) >= anatomy.rotary_size
 
 
-def add_constant(anatomy: Anatomy, tensors: Mutable, item: LinearMap, constant: torch.Tensor) -> None:
-    """Add a constant (outputs,) to what the map gives, without touching its weight: to its bias, else, for a value map, to what the
-    output map gives, for attention weights sum to one; else, for a key map, nowhere."""
+def add_constant(
+    anatomy: Anatomy, tensors: Mutable, item: LinearMap, constant: torch.Tensor
+) -> None:
+    """Add a constant (outputs,) to what the map gives, without touching its weight: to its bias,
+    else, for a value map, to what the output map gives, for attention weights sum to one; else, for
+    a key map, nowhere.
+    """
     if item.bias:
         _add_to_bias(anatomy, tensors, item, constant)
     elif anatomy.space(item.writes).kind == SpaceKind.VALUE:
         output = output_map(anatomy, item)
         assert output is not None
-        _add_to_bias(anatomy, tensors, output, matrix_of(anatomy, tensors, output) @ mixed(anatomy, output, constant))
+        _add_to_bias(
+            anatomy,
+            tensors,
+            output,
+            matrix_in(anatomy, tensors, output) @ mixed(anatomy, output, constant),
+        )
 
 
-def _add_to_bias(anatomy: Anatomy, tensors: Mutable, item: LinearMap, constant: torch.Tensor) -> None:
+def _add_to_bias(
+    anatomy: Anatomy, tensors: Mutable, item: LinearMap, constant: torch.Tensor
+) -> None:
     assert item.bias is not None
     name = holder(anatomy, item.bias)
-    tensors[name] = tensors[name].index_add(0, rows_of(anatomy, item), constant)
+    rows = torch.from_numpy(rows_of(anatomy, item))
+    tensors[name] = tensors[name].index_add(0, rows, constant)
 
 
 def mixed(anatomy: Anatomy, output: LinearMap, values: torch.Tensor) -> torch.Tensor:
-    """Coordinates of the value space as the output map reads them: each key/value group once per query head."""
+    """Coordinates of the value space as the output map reads them: each key/value group once per
+    query head.
+    """
     segments = anatomy.tensor(output.weight).axes[output.input_axis].segments
     return torch.cat([values[segment.start : segment.stop] for segment in segments])
 
 
-def gain_of(tensors: Tensors, norm: Norm) -> torch.Tensor:
-    """The effective gain, float64 (size,)."""
-    assert norm.gain is not None
-    return tensors[norm.gain] + norm.gain_offset
-
-
 def nonzero_gain_of(tensors: Tensors, norm: Norm) -> torch.Tensor:
-    """The effective gain, where it is divided by. Raises InputError, naming the norm, when one is zero."""
-    gain = gain_of(tensors, norm)
+    """The effective gain, where it is divided by. Raises InputError, naming the norm, when one is
+    zero.
+    """
+    gain = effective_gain(norm, tensors)
     if not gain.all():
         number = int((gain == 0).nonzero()[0])
         raise InputError(
-            f"norm {norm.name}: gain {number} is zero, so nothing can be divided by it; leave the checkpoint out of the checks"
+            f"norm {norm.name}: gain {number} is zero, so nothing can be divided by it; leave the "
+            "checkpoint out of the checks"
         )
     return gain
-
-
-def fed_maps(anatomy: Anatomy, norm: Norm) -> tuple[LinearMap, ...]:
-    return tuple(item for item in anatomy.maps if item.norm == norm.name)
-
-
-def bypasses(anatomy: Anatomy, norm: Norm) -> bool:
-    """Whether the norm's output is also what the stream carries on (post-norm, before a sublayer)."""
-    return anatomy.placement == Placement.POST and any(anatomy.space(item.writes).kind in SUBLAYER for item in fed_maps(anatomy, norm))
-
-
-def leaves_model(anatomy: Anatomy, norm: Norm) -> bool:
-    """Whether the norm's output is an output of the class."""
-    if not returns_hidden_states(anatomy):
-        return False
-    if anatomy.placement == Placement.POST:
-        return not bypasses(anatomy, norm)
-    return norm.name == anatomy.primary_stack.terminal_norm

@@ -29,14 +29,20 @@ def median_error(rows: Sequence[Row], column: str, statistic: str | None = None)
     samples = [row["group_samples"] for row in known]
     if not known or None in replicates or any(each != samples[0] for each in samples):
         return None
-    return standard_error(median(known, column), numpy.median(numpy.array(replicates), axis=0), samples[0])
+    return standard_error(
+        median(known, column), numpy.median(numpy.array(replicates), axis=0), samples[0]
+    )
 
 
 def over_seeds(rows: Sequence[Row], column: str) -> tuple[float | None, float | None]:
-    """The smallest and the largest over seeds of the median over each seed's rows; None without seeds."""
+    """The smallest and the largest over seeds of the median over each seed's rows; None without
+    seeds.
+    """
     seeds: dict[int, list[Row]] = {}
     for row in rows:
         if "seed" in row:
             seeds.setdefault(row["seed"], []).append(row)
-    medians = [value for members in seeds.values() if (value := median(members, column)) is not None]
+    medians = [
+        value for members in seeds.values() if (value := median(members, column)) is not None
+    ]
     return (min(medians), max(medians)) if medians else (None, None)

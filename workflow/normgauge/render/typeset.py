@@ -1,4 +1,6 @@
-"""Typesets a table as one vector figure: rules above, below and under the head, aligned columns, wrapped text, notes at the foot."""
+"""Typesets a table as one vector figure: rules above, below and under the head, aligned columns,
+wrapped text, notes at the foot.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from normgauge.render.style import BLACK, BODY, GREY, NOTE, RC, SMALL, WIDTH, Ruler
+from normgauge.render.style import BLACK, BODY, GREY, NOTE, SMALL, WIDTH, look
+from normgauge.render.text import Ruler
 
 _MARGIN, _GAP, _PADDING, _LEADING, _INDENT = 6.0, 7.0, 2.6, 1.2, 7.0
 _POINTS = 72 * WIDTH
@@ -19,7 +21,9 @@ _POINTS = 72 * WIDTH
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a cell, before wrapping. `hanging` is set in the gap to the right of it, so that marked numbers stay aligned."""
+    """One line of a cell, before wrapping. `hanging` is set in the gap to the right of it, so that
+    marked numbers stay aligned.
+    """
 
     text: str
     size: float = BODY
@@ -34,7 +38,9 @@ Cell = tuple[Line, ...]
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, the head it shares with its neighbours, its alignment, and whether its text may be wrapped."""
+    """A column: its head, the head it shares with its neighbours, its alignment, and whether its
+    text may be wrapped.
+    """
 
     head: str
     group: str = ""
@@ -44,7 +50,9 @@ class Column:
 
 @dataclass(frozen=True)
 class BodyRow:
-    """One row of cells; a subordinate row (twin, published values) is set smaller, in grey, indented under the row above."""
+    """One row of cells; a subordinate row (twin, published values) is set smaller, in grey,
+    indented under the row above.
+    """
 
     cells: tuple[Cell, ...]
     subordinate: bool = False
@@ -68,16 +76,26 @@ def quiet(text: str) -> Cell:
     return (Line(text, size=SMALL, color=GREY),)
 
 
-def draw_table(title: str, columns: Sequence[Column], sections: Sequence[Section], footnotes: Sequence[str]) -> Figure:
-    """A figure of `WIDTH` inches, as high as the table needs. Text uses matplotlib's mathematics between dollar signs."""
-    with matplotlib.rc_context(RC):
+def draw_table(
+    title: str, columns: Sequence[Column], sections: Sequence[Section], footnotes: Sequence[str]
+) -> Figure:
+    """A figure of `WIDTH` inches, as high as the table needs. Text uses matplotlib's mathematics
+    between dollar signs.
+    """
+    with look():
         return _Sheet(title, columns, sections, footnotes).figure()
 
 
 class _Sheet:
     """Lays the table out from the top, in points; `figure` draws what was laid out."""
 
-    def __init__(self, title: str, columns: Sequence[Column], sections: Sequence[Section], footnotes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        sections: Sequence[Section],
+        footnotes: Sequence[str],
+    ) -> None:
         self.ruler = Ruler()
         self.columns = columns
         self.texts: list[tuple[float, float, str, Line]] = []
@@ -95,16 +113,31 @@ class _Sheet:
         self.height = self.y + _MARGIN
 
     def _columns(self, sections: Sequence[Section]) -> tuple[list[float], list[float]]:
-        """Left edges and widths: natural widths if they fit, otherwise the flexible columns share what the others leave."""
+        """Left edges and widths: natural widths if they fit, otherwise the flexible columns share
+        what the others leave.
+        """
         rows = [row for section in sections for row in section.rows]
         natural, least = [], []
         for index, column in enumerate(self.columns):
-            lines = [(line, _INDENT * (row.subordinate and index == 0)) for row in rows for line in row.cells[index]]
+            lines = [
+                (line, _INDENT * (row.subordinate and index == 0))
+                for row in rows
+                for line in row.cells[index]
+            ]
             lines += [(Line(part), 0.0) for part in column.head.split("\n")]
             natural.append(max(self._width(line) + indent for line, indent in lines))
-            least.append(max(self.ruler.narrowest(line.text, line.size, line.weight, line.slant) + indent for line, indent in lines))
+            least.append(
+                max(
+                    self.ruler.narrowest(line.text, line.size, line.weight, line.slant) + indent
+                    for line, indent in lines
+                )
+            )
         for group, members in self._groups():
-            lack = self.ruler.width(group, BODY) - sum(natural[index] for index in members) - _GAP * (len(members) - 1)
+            lack = (
+                self.ruler.width(group, BODY)
+                - sum(natural[index] for index in members)
+                - _GAP * (len(members) - 1)
+            )
             for index in members:
                 natural[index] += max(lack, 0.0) / len(members)
         available = _POINTS - 2 * _MARGIN - _GAP * (len(self.columns) - 1)
@@ -122,11 +155,15 @@ class _Sheet:
     def _width(self, line: Line) -> float:
         return self.ruler.width(line.text, line.size, line.weight, line.slant)
 
-    def _rule(self, thickness: float, start: float = _MARGIN, stop: float = _POINTS - _MARGIN) -> None:
+    def _rule(
+        self, thickness: float, start: float = _MARGIN, stop: float = _POINTS - _MARGIN
+    ) -> None:
         self.rules.append((start, stop, self.y, thickness))
 
     def _paragraph(self, line: Line) -> None:
-        for text in self.ruler.wrap(line.text, _POINTS - 2 * _MARGIN, line.size, line.weight, line.slant):
+        for text in self.ruler.wrap(
+            line.text, _POINTS - 2 * _MARGIN, line.size, line.weight, line.slant
+        ):
             self.y += line.size * _LEADING
             self._put(text, _MARGIN, _POINTS, "left", line)
         self.y += _PADDING
@@ -135,7 +172,11 @@ class _Sheet:
         x = {"left": left, "right": left + width, "center": left + width / 2}[align]
         self.texts.append((x, self.y, align, replace(line, text=text)))
         if line.hanging:
-            end = x + self._width(replace(line, text=text)) * {"left": 1, "right": 0, "center": 0.5}[align]
+            end = (
+                x
+                + self._width(replace(line, text=text))
+                * {"left": 1, "right": 0, "center": 0.5}[align]
+            )
             self.texts.append((end, self.y, "left", replace(line, text=line.hanging)))
 
     def _head(self) -> None:
@@ -143,7 +184,10 @@ class _Sheet:
         if any(column.group for column in self.columns):
             self.y += _PADDING + BODY * _LEADING
             for group, members in self._groups():
-                start, stop = self.left[members[0]], self.left[members[-1]] + self.width[members[-1]]
+                start, stop = (
+                    self.left[members[0]],
+                    self.left[members[-1]] + self.width[members[-1]],
+                )
                 self._put(group, start, stop - start, "center", Line(group))
                 self.rules.append((start, stop, self.y + _PADDING, 0.4))
             self.y += _PADDING
@@ -154,7 +198,9 @@ class _Sheet:
             self.y = top + (lines - len(head)) * BODY * _LEADING
             for text in head:
                 self.y += BODY * _LEADING
-                self._put(text, self.left[index], self.width[index], self.columns[index].align, Line(text))
+                self._put(
+                    text, self.left[index], self.width[index], self.columns[index].align, Line(text)
+                )
         self.y = top + lines * BODY * _LEADING + _PADDING
         self._rule(0.5)
 
@@ -179,7 +225,13 @@ class _Sheet:
                 limit = self.width[index] - indent + 0.01
                 for text in self.ruler.wrap(line.text, limit, line.size, line.weight, line.slant):
                     self.y += line.size * _LEADING
-                    self._put(text, self.left[index] + indent, self.width[index] - indent, self.columns[index].align, line)
+                    self._put(
+                        text,
+                        self.left[index] + indent,
+                        self.width[index] - indent,
+                        self.columns[index].align,
+                        line,
+                    )
             bottom = max(bottom, self.y)
         self.y = bottom
 
@@ -188,23 +240,45 @@ class _Sheet:
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, _POINTS), ylim=(self.height, 0))
         axes.set_axis_off()
         for start, stop, y, thickness in self.rules:
-            axes.plot((start, stop), (y, y), color=BLACK, linewidth=thickness, solid_capstyle="butt")
+            axes.plot(
+                (start, stop), (y, y), color=BLACK, linewidth=thickness, solid_capstyle="butt"
+            )
         for x, y, align, line in self.texts:
-            axes.text(x, y, line.text, ha=align, va="baseline", size=line.size, color=line.color, weight=line.weight, style=line.slant)
+            axes.text(
+                x,
+                y,
+                line.text,
+                ha=align,
+                va="baseline",
+                size=line.size,
+                color=line.color,
+                weight=line.weight,
+                style=line.slant,
+            )
         return figure
 
 
-def _fit(natural: Sequence[float], least: Sequence[float], flexible: Sequence[int], available: float) -> list[float]:
-    """Natural widths if they fit; else flexible columns are cut to one common width, but not below whole words unless they must."""
+def _fit(
+    natural: Sequence[float], least: Sequence[float], flexible: Sequence[int], available: float
+) -> list[float]:
+    """Natural widths if they fit; else flexible columns are cut to one common width, but not below
+    whole words unless they must.
+    """
 
     def cut(level: float) -> list[float]:
-        return [max(least[index], min(width, level)) if index in flexible else width for index, width in enumerate(natural)]
+        return [
+            max(least[index], min(width, level)) if index in flexible else width
+            for index, width in enumerate(natural)
+        ]
 
     if sum(natural) <= available:
         return list(natural)
     if sum(cut(0)) < available:
-        levels = sorted({0.0, *(widths[index] for widths in (natural, least) for index in flexible)})
-        return cut(float(np.interp(available, [sum(cut(level)) for level in levels], levels)))  # the sum is linear between these
+        levels = sorted(
+            {0.0, *(widths[index] for widths in (natural, least) for index in flexible)}
+        )
+        # the sum is linear between these
+        return cut(float(np.interp(available, [sum(cut(level)) for level in levels], levels)))
     words = sum(least[index] for index in flexible)
     share = 1 - (sum(cut(0)) - available) / words
     return [width * share if index in flexible else width for index, width in enumerate(cut(0))]

@@ -1,1 +1,3 @@
-"""Every parquet schema, declared once: a module for each study, each with its `tables`. docs/data.md is printed from here (`make docs`)."""
+"""Every parquet schema, declared once: a module for each study, each with its `tables`.
+docs/data.md is printed from here (`make docs`).
+"""

@@ -16,24 +16,41 @@ tables = Tables(
             (
                 "must",
                 STRING,
-                "!show: the change is outside the law and must be seen; not show: the law says that there is nothing to be seen",
+                "!show: the change is outside the law and must be seen; not show: the law says "
+                "that there is nothing to be seen",
             ),
             ("readings", INT, "!rows of that table behind this one", "rows"),
-            ("without_power", INT, "!of these, without power: they do not count in what follows, unless all are", "rows"),
+            (
+                "without_power",
+                INT,
+                "!of these, without power: they do not count in what follows, unless all are",
+                "rows",
+            ),
             ("unit", STRING, "!unit of the three numbers"),
             (
                 "expected",
                 FLOAT,
-                "effect that the fault would have had (not show), or that was predicted of the change before it was "
+                "effect that the fault would have had (not show), or that was predicted of the "
+                "change before it was "
                 "measured (show): the smallest over the readings; null where there is none",
             ),
-            ("tolerance", FLOAT, "!largest effect that counts as none: the largest over the readings"),
+            (
+                "tolerance",
+                FLOAT,
+                "!largest effect that counts as none: the largest over the readings",
+            ),
             (
                 "measured",
                 FLOAT,
-                "effect: the smallest over the readings where it must show, the largest where it must not; null without one",
+                "effect: the smallest over the readings where it must show, the largest where it "
+                "must not; null without one",
             ),
-            ("verdict", STRING, "!passed, failed, or no power: the expected effect does not stand out of the tolerance"),
+            (
+                "verdict",
+                STRING,
+                "!passed, failed, or no power: the expected effect does not stand out of the "
+                "tolerance",
+            ),
         ),
     }
 )

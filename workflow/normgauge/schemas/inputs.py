@@ -1,4 +1,6 @@
-"""Corpora, calibration sequences and the norms of a checkpoint: what the measurements start from."""
+"""Corpora, calibration sequences and the norms of a checkpoint: what the measurements start
+from.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ tables = Tables(
             ("kind", STRING, "!LayerNorm or RMSNorm, by the class that applies it"),
             ("space", STRING, "!space it normalises"),
             ("eps", FLOAT, "!epsilon under the root"),
-            ("gain", pa.list_(pa.float64()), "!effective gain (Gemma: 1 + w), all ones where the norm has none"),
+            (
+                "gain",
+                pa.list_(pa.float64()),
+                "!effective gain (Gemma: 1 + w), all ones where the norm has none",
+            ),
             ("bias", pa.list_(pa.float64()), "bias; null where the norm has none"),
         ),
     }

@@ -1,4 +1,6 @@
-"""Continuous redundancy: claimed and corrected counts, Jacobians of small models, checks on real checkpoints, the falsifier."""
+"""Continuous redundancy: claimed and corrected counts, Jacobians of small models, checks on real
+checkpoints, the falsifier.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ tables = Tables(
     {
         "redundancy_counts": schema(
             ("architecture", STRING, "!shape, model id, or small model"),
-            ("source", STRING, "!where its config comes from: shape, checkpoint, or small model (random weights)"),
+            (
+                "source",
+                STRING,
+                "!where its config comes from: shape, checkpoint, or small model (random weights)",
+            ),
             ("family", STRING, "!architecture family"),
             ("norm_kind", STRING, "!kind of the norms on the primary residual stream"),
             ("placement", STRING, "!norm placement"),
@@ -32,12 +38,18 @@ tables = Tables(
             (
                 "status",
                 STRING,
-                "!claimed_share, rounded, against the published share: reproduced, reproduced with the stated parameter count "
+                "!claimed_share, rounded, against the published share: reproduced, reproduced with "
+                "the stated parameter count "
                 "alone, deviates, or not published",
             ),
             ("corrected", INT, "!sum of the dimensions of the symmetries that hold", "directions"),
             ("corrected_share", FLOAT, "!corrected over parameters", "share"),
-            ("jacobian_nullity", INT, "parameters minus the rank of the output Jacobian, where it was measured", "directions"),
+            (
+                "jacobian_nullity",
+                INT,
+                "parameters minus the rank of the output Jacobian, where it was measured",
+                "directions",
+            ),
             ("unused", INT, "parameters that no output depends on", "parameters"),
             (
                 "agrees",
@@ -60,38 +72,82 @@ tables = Tables(
             ("rank", INT, "!singular values above the floor", "directions"),
             ("nullity", INT, "!parameters minus rank", "directions"),
             ("corrected", INT, "!sum of the dimensions of the symmetries", "directions"),
-            ("tangent_rank", INT, "!dimension of the span of the symmetries' tangents; below corrected if they overlapped", "directions"),
-            ("unused", INT, "!columns that are zero: parameters that no output depends on", "parameters"),
-            ("explained", INT, "!dimension of the span of the tangents and the unused parameters", "directions"),
-            ("smallest_nonzero", FLOAT, "!smallest singular value above the floor, over the largest"),
-            ("largest_zero", FLOAT, "!largest singular value at or below the floor, over the largest; 0 at full rank"),
+            (
+                "tangent_rank",
+                INT,
+                "!dimension of the span of the symmetries' tangents; below corrected if they "
+                "overlapped",
+                "directions",
+            ),
+            (
+                "unused",
+                INT,
+                "!columns that are zero: parameters that no output depends on",
+                "parameters",
+            ),
+            (
+                "explained",
+                INT,
+                "!dimension of the span of the tangents and the unused parameters",
+                "directions",
+            ),
+            (
+                "smallest_nonzero",
+                FLOAT,
+                "!smallest singular value above the floor, over the largest",
+            ),
+            (
+                "largest_zero",
+                FLOAT,
+                "!largest singular value at or below the floor, over the largest; 0 at full rank",
+            ),
             ("floor", FLOAT, "!max(rows, parameters) times the float64 epsilon"),
             ("decided", BOOL, "!whether smallest_nonzero is a thousand floors or more"),
-            ("violation", FLOAT, "!largest entry of the Jacobian times the unit tangents, over its largest entry"),
+            (
+                "violation",
+                FLOAT,
+                "!largest entry of the Jacobian times the unit tangents, over its largest entry",
+            ),
             (
                 "agrees",
                 BOOL,
-                "!whether the rank is decided, nullity equals explained, corrected equals tangent_rank, and violation is at most 1e-6",
+                "!whether the rank is decided, nullity equals explained, corrected equals "
+                "tangent_rank, and violation is at most 1e-6",
             ),
         ),
         "redundancy_checks": schema(
             ("model", STRING, "!model id"),
             ("revision", STRING, "!revision"),
-            ("symmetry", STRING, "!family of symmetries, at a random place, in all its places at once; or a control"),
-            ("dimension", INT, "!directions of the family; 0 for discrete symmetries and controls", "directions"),
-            ("symmetric", BOOL, "!whether it is a symmetry; else a control, which must change the function"),
+            (
+                "symmetry",
+                STRING,
+                "!family of symmetries, at a random place, in all its places at once; or a control",
+            ),
+            (
+                "dimension",
+                INT,
+                "!directions of the family; 0 for discrete symmetries and controls",
+                "directions",
+            ),
+            (
+                "symmetric",
+                BOOL,
+                "!whether it is a symmetry; else a control, which must change the function",
+            ),
             ("seed", INT, "!seed of the place"),
             ("max_abs_deviation", FLOAT, "!largest absolute difference of the outputs", "logit"),
             ("relative_deviation", FLOAT, "!the same over the largest absolute output"),
             (
                 "predicted_effect",
                 FLOAT,
-                "of a control: how far it is from a symmetry, relative to what it changes; null of a symmetry",
+                "of a control: how far it is from a symmetry, relative to what it changes; null of "
+                "a symmetry",
             ),
             (
                 "verdict",
                 STRING,
-                "!passed: relative deviation at most 1e-10 of a symmetry, at least 1e-7 of a control, in float64; failed; or no power: "
+                "!passed: relative deviation at most 1e-10 of a symmetry, at least 1e-7 of a "
+                "control, in float64; failed; or no power: "
                 "the control predicts an effect below a hundred tolerances",
             ),
         ),
@@ -100,13 +156,23 @@ tables = Tables(
             ("architecture", STRING, "!block, or the norm alone"),
             ("norm_kind", STRING, "!norm kind"),
             ("gain", STRING, "!random (and random biases), or one (and biases zero)"),
-            ("value_rule", STRING, "!by what the value map moves: inverse of g, or g as it is printed"),
-            ("max_abs_difference", FLOAT, "!largest absolute difference over 100 sequences of 4 tokens", "activation"),
+            (
+                "value_rule",
+                STRING,
+                "!by what the value map moves: inverse of g, or g as it is printed",
+            ),
+            (
+                "max_abs_difference",
+                FLOAT,
+                "!largest absolute difference over 100 sequences of 4 tokens",
+                "activation",
+            ),
             ("relative_difference", FLOAT, "!the same over the largest absolute output"),
             (
                 "predicted_effect",
                 FLOAT,
-                "how far gains, biases and value maps are from passing the rotation, relative; null where the claim must hold",
+                "how far gains, biases and value maps are from passing the rotation, relative; "
+                "null where the claim must hold",
             ),
             ("holds", BOOL, "!whether max_abs_difference is at most 1e-12"),
         ),

@@ -1,8 +1,8 @@
 """What a check says in the tables: passed, failed, or that it had no power to tell.
 
-A law must hold: what deviates must stay within a tolerance. A control must break it: a change outside
-the law has to show, or the law's own check could not have seen a fault. Before anything is measured a
-control predicts, in the units of the tolerance, how large its effect is.
+A law must hold: what deviates must stay within a tolerance. A control must break it: a change
+outside the law has to show, or the law's own check could not have seen a fault. Before anything is
+measured a control predicts, in the units of the tolerance, how large its effect is.
 """
 
 from __future__ import annotations
@@ -32,14 +32,22 @@ def control_verdict(predicted: float, shown: bool, tolerance: float) -> Verdict:
 
 
 def law_verdict(holds: bool, controls: Iterable[Verdict]) -> Verdict:
-    """Of a law with its controls: it fails by itself, and passes only beside a control that has power."""
+    """Of a law with its controls: it fails by itself, and passes only beside a control that has
+    power.
+    """
     if not holds:
         return Verdict.FAILED
-    return Verdict.NO_POWER if all(control == Verdict.NO_POWER for control in controls) else Verdict.PASSED
+    return (
+        Verdict.NO_POWER
+        if all(control == Verdict.NO_POWER for control in controls)
+        else Verdict.PASSED
+    )
 
 
 def summarised(verdicts: Iterable[str]) -> Verdict:
-    """Of repetitions, such as seeds: failed where one failed, passed where every one passed, else no power."""
+    """Of repetitions, such as seeds: failed where one failed, passed where every one passed, else
+    no power.
+    """
     found = set(verdicts)
     if Verdict.FAILED in found:
         return Verdict.FAILED

@@ -12,8 +12,9 @@ from normgauge.errors import InputError
 class Recipe:
     """One small language model and how it is trained.
 
-    `vocabulary`: entries of its own byte-level BPE; `context`: positions, also the length of a training sequence; `batch`: sequences
-    per step; `warmup`: steps of linear warm-up, then a cosine down to a tenth of `learning_rate`.
+    `vocabulary`: entries of its own byte-level BPE; `context`: positions, also the length of a
+    training sequence; `batch`: sequences per step; `warmup`: steps of linear warm-up, then a cosine
+    down to a tenth of `learning_rate`.
     """
 
     architecture: str
@@ -37,6 +38,7 @@ class Recipe:
 RECIPES = {
     "gpt2-nano": Recipe("GPT2LMHeadModel", 256, 4, 8, 1024, 20480, 256, 4, 120, 2e-3, 12),
     "llama-nano": Recipe("LlamaForCausalLM", 256, 4, 8, 688, 13312, 256, 4, 150, 2e-3, 15),
+    "llama-micro": Recipe("LlamaForCausalLM", 128, 2, 4, 344, 2048, 128, 4, 200, 4e-3, 20),
     "gpt2-smoke": Recipe("GPT2LMHeadModel", 32, 2, 4, 128, 512, 256, 2, 40, 1e-2, 4),
     "llama-smoke": Recipe("LlamaForCausalLM", 32, 2, 4, 88, 512, 256, 2, 40, 1e-2, 4),
 }
@@ -50,7 +52,8 @@ def recipe_named(name: str) -> Recipe:
 
 
 def model_config(recipe: Recipe) -> Any:
-    """The transformers config: GPT-2 (LayerNorm, tied readout, learned positions) or Llama (RMSNorm, SwiGLU, untied, no biases).
+    """The transformers config: GPT-2 (LayerNorm, tied readout, learned positions) or Llama
+    (RMSNorm, SwiGLU, untied, no biases).
 
     Dropout is off: no part of the corpus is seen often enough to overfit. Token 0 is <|endoftext|>.
     """

@@ -29,16 +29,31 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def model_class(config: Any) -> type[nn.Module]:
-    """The class named by `config.architectures[0]`; InputError when there is none that takes this config."""
+    """The class named by `config.architectures[0]`; InputError when there is none that takes this
+    config.
+    """
     name = config.architectures[0]
     if isinstance(config, SceptrConfig):
         return Sceptr
-    found = getattr(transformers, name, None)
-    if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is type(config)):
+    found: Any = getattr(transformers, name, None)
+    if not is_class_of(config, name):
         raise InputError(
-            f"config: architectures[0] is {name!r}, which is no {config.model_type} class of transformers; set config.architectures"
+            f"config: architectures[0] is {name!r}, which is no {config.model_type} class of "
+            "transformers; set config.architectures"
         )
     return found
+
+
+def is_class_of(config: Any, name: str) -> bool:
+    """Whether a name is that of a class which takes this config."""
+    if isinstance(config, SceptrConfig):
+        return True
+    found = getattr(transformers, name, None)
+    return (
+        isinstance(found, type)
+        and issubclass(found, PreTrainedModel)
+        and found.config_class is type(config)
+    )
 
 
 def new_model(config: Any, dtype: torch.dtype) -> nn.Module:
@@ -46,7 +61,10 @@ def new_model(config: Any, dtype: torch.dtype) -> nn.Module:
     found = model_class(config)
     if isinstance(config, SceptrConfig):
         return Sceptr(config).to(dtype)
-    model: PreTrainedModel = found._from_config(copy.deepcopy(config), attn_implementation="eager", dtype=dtype)  # type: ignore[attr-defined]
+    parts = {} if getattr(config, "add_pooling_layer", True) else {"add_pooling_layer": False}
+    model: PreTrainedModel = found._from_config(  # type: ignore[attr-defined]
+        copy.deepcopy(config), attn_implementation="eager", dtype=dtype, **parts
+    )
     untie(model)
     return model
 
@@ -55,28 +73,49 @@ def untie(model: PreTrainedModel) -> None:
     """Give every parameter of `free_ties` memory of its own."""
     for name in free_ties(model.config):
         module, _, parameter = name.rpartition(".")
-        setattr(model.get_submodule(module), parameter, nn.Parameter(model.get_parameter(name).detach().clone()))
+        setattr(
+            model.get_submodule(module),
+            parameter,
+            nn.Parameter(model.get_parameter(name).detach().clone()),
+        )
         model.all_tied_weights_keys.pop(name, None)
 
 
 def free_ties(config: Any) -> dict[str, str]:
-    """Parameters that transformers' class always ties (tensor to source), though published checkpoints of such a config store both.
+    """Parameters that transformers' class always ties (tensor to source), though published
+    checkpoints of such a config store both.
 
-    That is the readout of T5 1.1, whose config tells it by not scaling the decoder's output; a copy where only one is stored.
+    That is the readout of T5 1.1, whose config tells it by not scaling the decoder's output; a copy
+    where only one is stored.
     """
-    apart = (config.architectures or [""])[0] == "T5ForConditionalGeneration" and not config.scale_decoder_outputs
+    apart = (config.architectures or [""])[
+        0
+    ] == "T5ForConditionalGeneration" and not config.scale_decoder_outputs
     return {"lm_head.weight": "shared.weight"} if apart else {}
 
 
 def empty_model(config: Any, dtype: torch.dtype) -> nn.Module:
-    """The class with its parameters on the meta device (no memory) and every buffer computed, with eager attention.
+    """The class with its parameters on the meta device (no memory) and every buffer computed, with
+    eager attention.
 
-    In float64 the buffers (rotary frequencies, embedding scales) are computed in float64, not rounded to float32 first.
+    In float64 the buffers (rotary frequencies, embedding scales) are computed in float64, not
+    rounded to float32 first.
     """
     precise = KeepFloat64() if dtype == torch.float64 else nullcontext()
     try:
         with precise, init_empty_weights(include_buffers=False), no_init_weights():
             return new_model(config, dtype)
-    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ZeroDivisionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        AssertionError,
+        RuntimeError,
+        ZeroDivisionError,
+    ) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"config.json: {config.architectures[0]} refuses these settings ({reason}); mend the config") from error
+        raise InputError(
+            f"config.json: {config.architectures[0]} refuses these settings ({reason}); mend the "
+            "config"
+        ) from error

@@ -1,7 +1,8 @@
 """Forward passes that stay in float64.
 
-transformers computes RMS norms, rotary tables and attention probabilities in float32 whatever the model's dtype, so a float64 model
-would carry float32 rounding noise. The functions here make the built model, and nothing else, compute them in float64.
+transformers computes RMS norms, rotary tables and attention probabilities in float32 whatever the
+model's dtype, so a float64 model would carry float32 rounding noise. The functions here make the
+built model, and nothing else, compute them in float64.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ ATTENTION = "eager_float64"
 
 
 class KeepFloat64(TorchFunctionMode):
-    """Within this context a request for float32 (`.float()`, `.to(torch.float32)`, `dtype=torch.float32`) is one for float64."""
+    """Within this context a request for float32 (`.float()`, `.to(torch.float32)`,
+    `dtype=torch.float32`) is one for float64.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         function = torch.Tensor.double if func is torch.Tensor.float else func
-        return function(*map(_promoted, args), **{key: _promoted(value) for key, value in (kwargs or {}).items()})
+        return function(
+            *map(_promoted, args),
+            **{key: _promoted(value) for key, value in (kwargs or {}).items()},
+        )
 
 
 def _promoted(value: Any) -> Any:
@@ -35,16 +41,20 @@ def _promoted(value: Any) -> Any:
 def exact_float64(model: PreTrainedModel) -> None:
     """Make every operation of a transformers model's forward pass keep float64, in place.
 
-    Wrapped are the leaf modules of transformers (norms, rotary tables, scaled embeddings), the resampling of image positions, and each
-    family's own eager attention function. Hooks run outside all of these, so the dtype requests of a hook mean what they say.
-    T5's position buckets keep their float32 logarithm: they are integers, and must be the ones that the model was trained with.
+    Wrapped are the leaf modules of transformers (norms, rotary tables, scaled embeddings), the
+    resampling of image positions, and each family's own eager attention function. Hooks run outside
+    all of these, so the dtype requests of a hook mean what they say. T5's position buckets keep
+    their float32 logarithm: they are integers, and must be the ones that the model was trained
+    with.
     """
     modules: Iterable[Any] = model.modules()
     for module in modules:
         if not any(module.children()) and type(module).__module__.startswith("transformers."):
             module.forward = functools.partial(_in_float64, module.forward)
         if hasattr(module, "interpolate_pos_encoding"):
-            module.interpolate_pos_encoding = functools.partial(_in_float64, module.interpolate_pos_encoding)
+            module.interpolate_pos_encoding = functools.partial(
+                _in_float64, module.interpolate_pos_encoding
+            )
     model.set_attn_implementation(ATTENTION)
 
 
@@ -55,7 +65,9 @@ def _in_float64(function: Callable, *args: Any, **kwargs: Any) -> Any:
 
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The eager attention of the module's own family, with its softmax in float64."""
-    return _in_float64(sys.modules[type(module).__module__].eager_attention_forward, module, *args, **kwargs)
+    return _in_float64(
+        sys.modules[type(module).__module__].eager_attention_forward, module, *args, **kwargs
+    )
 
 
 AttentionInterface.register(ATTENTION, _attention)

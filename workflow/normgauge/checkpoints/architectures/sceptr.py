@@ -1,12 +1,13 @@
 """SCEPTR: a post-norm transformer encoder over the residues of T-cell receptors.
 
-Nagano et al., "Contrastive learning of T cell receptor representations", Cell Systems 2025; the weights come with the package `sceptr`.
-The modules are written out so that every input and output can be hooked: torch's own TransformerEncoder skips its submodules in evaluation.
-Parameter names are those of the stored state dictionaries.
+Nagano et al., "Contrastive learning of T cell receptor representations", Cell Systems 2025; the
+weights come with the package `sceptr`. The modules are written out so that every input and output
+can be hooked: torch's own TransformerEncoder skips its submodules in evaluation. Parameter names
+are those of the stored state dictionaries.
 
-An input is an integer tensor (batch, positions, 4) with the columns token, position in its compartment (from 1), length of the
-compartment, compartment. Token 0 pads; 1 masks, 2 opens the sequence (position, length and compartment 0), 3..22 are the amino acids
-in alphabetical order.
+An input is an integer tensor (batch, positions, 4) with the columns token, position in its
+compartment (from 1), length of the compartment, compartment. Token 0 pads; 1 masks, 2 opens the
+sequence (position, length and compartment 0), 3..22 are the amino acids in alphabetical order.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ class OneHot(nn.Module):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.register_buffer("_token_embeddings", torch.cat([torch.zeros(1, count), torch.eye(count)]))
+        self.register_buffer(
+            "_token_embeddings", torch.cat([torch.zeros(1, count), torch.eye(count)])
+        )
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         return self._token_embeddings[indices]
 
 
 class Blosum(nn.Module):
-    """Rows of the BLOSUM62 matrix (scaled, stored) for amino acids, learned vectors for the special tokens."""
+    """Rows of the BLOSUM62 matrix (scaled, stored) for amino acids, learned vectors for the special
+    tokens.
+    """
 
     _blosum_embeddings: torch.Tensor
 
@@ -52,7 +57,9 @@ class Blosum(nn.Module):
 
 
 class ConcatenatedEmbedder(nn.Module):
-    """Token, relative position in the compartment, and compartment, side by side: (batch, positions, embedding_size)."""
+    """Token, relative position in the compartment, and compartment, side by side: (batch,
+    positions, embedding_size).
+    """
 
     def __init__(self, config: SceptrConfig) -> None:
         super().__init__()
@@ -64,21 +71,27 @@ class ConcatenatedEmbedder(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         tokens, position, length, compartment = input_ids.unbind(-1)
-        token_embedding = self._blosum_embedding if hasattr(self, "_blosum_embedding") else self._token_embedding
+        token_embedding = (
+            self._blosum_embedding if hasattr(self, "_blosum_embedding") else self._token_embedding
+        )
         compartments = self._compartment_embedding(compartment)
         place = _relative_position(position, length).to(compartments.dtype)
         return torch.cat([token_embedding(tokens), place.unsqueeze(-1), compartments], dim=-1)
 
 
 def _relative_position(position: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """From 0 at the first residue to 1 at the last, 1/2 for a single one, 0 for tokens outside every compartment."""
+    """From 0 at the first residue to 1 at the last, 1/2 for a single one, 0 for tokens outside
+    every compartment.
+    """
     steps = (length - 1).clamp(min=1)
     relative = torch.where(length == 1, 0.5, (position - 1).double() / steps)
     return torch.where(position == 0, 0.0, relative)
 
 
 class SinusoidalPosition(nn.Module):
-    """Sines and cosines of the position, wavelengths up to 30; row 0, of tokens without a position, is zero."""
+    """Sines and cosines of the position, wavelengths up to 30; row 0, of tokens without a position,
+    is zero.
+    """
 
     position_embedding_matrix: torch.Tensor
 
@@ -94,22 +107,32 @@ class SinusoidalPosition(nn.Module):
 
 
 class SummedEmbedder(nn.Module):
-    """Learned token and compartment vectors and a sinusoidal position, summed and scaled by sqrt(width)."""
+    """Learned token and compartment vectors and a sinusoidal position, summed and scaled by
+    sqrt(width).
+    """
 
     def __init__(self, config: SceptrConfig) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=0)
         self.position_embedding = SinusoidalPosition(config.hidden_size)
-        self.compartment_embedding = nn.Embedding(config.compartments + 1, config.hidden_size, padding_idx=0)
+        self.compartment_embedding = nn.Embedding(
+            config.compartments + 1, config.hidden_size, padding_idx=0
+        )
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         tokens, position, _, compartment = input_ids.unbind(-1)
-        summed = self.token_embedding(tokens) + self.position_embedding(position) + self.compartment_embedding(compartment)
+        summed = (
+            self.token_embedding(tokens)
+            + self.position_embedding(position)
+            + self.compartment_embedding(compartment)
+        )
         return summed * math.sqrt(summed.shape[-1])
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; its input is the input of the fused query/key/value map, that of `out_proj` the mixed values."""
+    """Multi-head self-attention; its input is the input of the fused query/key/value map, that of
+    `out_proj` the mixed values.
+    """
 
     def __init__(self, config: SceptrConfig) -> None:
         super().__init__()
@@ -123,7 +146,10 @@ class Attention(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         projected = nn.functional.linear(hidden_states, self.in_proj_weight, self.in_proj_bias)
-        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.chunk(3, dim=-1))
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in projected.chunk(3, dim=-1)
+        )
         scores = query @ key.mT / math.sqrt(query.shape[-1])
         probabilities = scores.masked_fill(padding[:, None, None, :], -math.inf).softmax(dim=-1)
         return self.out_proj((probabilities @ value).transpose(1, 2).flatten(2))
@@ -193,16 +219,24 @@ class Readout(nn.Module):
 
 
 class Sceptr(nn.Module):
-    """One SCEPTR variant. `forward(input_ids)` takes (batch, positions, 4) integers and returns amino acid logits (batch, positions, 20).
+    """One SCEPTR variant. `forward(input_ids)` takes (batch, positions, 4) integers and returns
+    amino acid logits (batch, positions, 20).
 
-    Initialisation is torch's own for a TransformerEncoder's parts, drawn independently for every layer.
+    Initialisation is torch's own for a TransformerEncoder's parts, drawn independently for every
+    layer.
     """
 
     def __init__(self, config: SceptrConfig) -> None:
         super().__init__()
         self.config = config
-        self._token_embedder = SummedEmbedder(config) if config.embedding == "learned" else ConcatenatedEmbedder(config)
-        self._self_attention_stack = ProjectedEncoder(config) if config.embedding != "learned" else Encoder(config)
+        self._token_embedder = (
+            SummedEmbedder(config)
+            if config.embedding == "learned"
+            else ConcatenatedEmbedder(config)
+        )
+        self._self_attention_stack = (
+            ProjectedEncoder(config) if config.embedding != "learned" else Encoder(config)
+        )
         self._mlm_token_prediction_projector = Readout(config)
 
     def forward(self, input_ids: torch.Tensor) -> MaskedLMOutput:

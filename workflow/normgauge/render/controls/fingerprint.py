@@ -1,4 +1,6 @@
-"""Controls of the fingerprint: wrong hooks, raw Gram matrices, and directions that are no kernel."""
+"""Controls of the fingerprint: wrong hooks, raw Gram matrices, and directions that are no
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,49 +11,76 @@ from math import sqrt
 from normgauge.render.controls.reading import CRITICAL, Control, Must, Reading, Row, Rows, model_of
 
 STUDY = "dead directions"
-MARGIN = 32  # floors above which a protocol check counts a difference as real (docs/method.md)
+# floors above which a protocol check counts a difference as real (docs/dead_directions.md)
+MARGIN = 32
 ALIGNED = 1e-4  # one minus the least cosine that counts as alignment with 1/gamma
 RMS_ALIGNED = 0.10  # the published bound of the cosine behind an RMSNorm
 
 
 def _kernel_hook(rows: Rows) -> Iterator[Reading]:
-    """At a LayerNorm's output nothing may vary along 1/gamma; along a direction that is no kernel sigma_median does."""
+    """At a LayerNorm's output nothing may vary along 1/gamma; along a direction that is no kernel
+    sigma_median does.
+    """
     for row in rows:
         if row["norm"] is not None and row["cos_beta_gamma_inv"] is not None:
             floor = MARGIN * max(row["forward_floor"], row["accumulator_floor"])
-            yield Reading(_seeded(row), row["sigma_median"], floor, row["relative_gamma_inv"] * row["sigma_max"])
+            yield Reading(
+                _seeded(row),
+                row["sigma_median"],
+                floor,
+                row["relative_gamma_inv"] * row["sigma_max"],
+            )
 
 
 def _schur_hook(rows: Rows) -> Iterator[Reading]:
-    """u^T A u is (beta . u)^2 behind a LayerNorm; elsewhere a direction reads what coordinates do."""
+    """u^T A u is (beta . u)^2 behind a LayerNorm; elsewhere a direction reads what coordinates
+    do.
+    """
     for row in rows:
         if (expected := row["predicted_quadratic_form"]) is not None:
             allowed = MARGIN * (2 * sqrt(expected * row["floor"]) + row["floor"])
-            yield Reading(_seeded(row), row["axis_minimum"], allowed, abs(row["quadratic_form"] - expected))
+            yield Reading(
+                _seeded(row), row["axis_minimum"], allowed, abs(row["quadratic_form"] - expected)
+            )
 
 
 def _raw_gram(rows: Rows) -> Iterator[Reading]:
-    """Without centring the mean stays: u^T A u of the uncentred A is (beta . u)^2, of the covariance zero."""
+    """Without centring the mean stays: u^T A u of the uncentred A is (beta . u)^2, of the
+    covariance zero.
+    """
     for row in rows:
         if row["predicted_quadratic_form"] is not None:
-            yield Reading(_seeded(row), row["predicted_quadratic_form"], row["floor"], row["quadratic_form"])
+            yield Reading(
+                _seeded(row), row["predicted_quadratic_form"], row["floor"], row["quadratic_form"]
+            )
 
 
 def _unrelated_direction(rows: Rows) -> Iterator[Reading]:
-    """Behind a LayerNorm the bottom direction is 1/gamma; an unrelated one has a cosine of sqrt(k / d) at most times a few."""
+    """Behind a LayerNorm the bottom direction is 1/gamma; an unrelated one has a cosine of sqrt(k /
+    d) at most times a few.
+    """
     for row in rows:
         if row["norm_kind"] == "LayerNorm":
             cosine = row["post_norm_cos_gamma_inv"]
-            yield Reading(_kind(row), 1 - _chance(row), ALIGNED, None if cosine is None else 1 - cosine)
+            yield Reading(
+                _kind(row), 1 - _chance(row), ALIGNED, None if cosine is None else 1 - cosine
+            )
 
 
 def _kernel_without_norm(rows: Rows) -> Iterator[Reading]:
-    """Behind an RMSNorm no direction is distinguished: a kernel there would have the cosine one. Collapsed gains are left out."""
+    """Behind an RMSNorm no direction is distinguished: a kernel there would have the cosine one.
+    Collapsed gains are left out.
+    """
     for row in rows:
         if row["norm_kind"] == "RMSNorm":
             cosine, rest = row["post_norm_cos_gamma_inv"], row["post_norm_cos_gamma_inv_rest"]
             bound = max(RMS_ALIGNED, 3 * _chance(row))
-            yield Reading(_kind(row), 1.0, bound, cosine if rest is None or cosine is None else min(cosine, rest))
+            yield Reading(
+                _kind(row),
+                1.0,
+                bound,
+                cosine if rest is None or cosine is None else min(cosine, rest),
+            )
 
 
 def _chance(row: Row) -> float:
@@ -67,12 +96,24 @@ def _kind(row: Row) -> str:
 
 
 _RAW = (
-    *("sigma_min", "sigma_active_min", "sigma_median", "sigma_max", "active_rank", "effective_rank", "null_dimension"),
+    *(
+        "sigma_min",
+        "sigma_active_min",
+        "sigma_median",
+        "sigma_max",
+        "active_rank",
+        "effective_rank",
+        "null_dimension",
+    ),
     *("cos_gamma_inv", "null_cos_gamma_inv", "cos_ones"),
 )
 _RAW_ELSEWHERE = {
-    **dict.fromkeys(("fingerprint", "reinitialised_fingerprint"), tuple(f"raw_{name}" for name in _RAW)),
-    **dict.fromkeys(("stacks", "summary", "reinitialised_stacks", "table2"), ("post_norm_raw_cos_gamma_inv",)),
+    **dict.fromkeys(
+        ("fingerprint", "reinitialised_fingerprint"), tuple(f"raw_{name}" for name in _RAW)
+    ),
+    **dict.fromkeys(
+        ("stacks", "summary", "reinitialised_stacks", "table2"), ("post_norm_raw_cos_gamma_inv",)
+    ),
 }
 """The uncentred counterparts of columns, by the tables that print them."""
 _SCHUR = ("predicted_quadratic_form", "quadratic_form", "floor")
@@ -121,7 +162,15 @@ CONTROLS = (
             Must.SHOW,
             "activation squared",
             _raw_gram,
-            {"table1": ("random_quadratic_form", "random_floor", "trained_quadratic_form", "trained_floor"), **_RAW_ELSEWHERE},
+            {
+                "table1": (
+                    "random_quadratic_form",
+                    "random_floor",
+                    "trained_quadratic_form",
+                    "trained_floor",
+                ),
+                **_RAW_ELSEWHERE,
+            },
         )
     ),
     Control(

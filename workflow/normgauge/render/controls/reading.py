@@ -12,7 +12,9 @@ from normgauge.schemas.verdicts import POWER, Verdict, summarised
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 CRITICAL = 2.0
-"""By how many critical values of a test the fault must stand out of chance. A critical value holds chance already."""
+"""By how many critical values of a test the fault must stand out of chance. A critical value holds
+chance already.
+"""
 
 
 class Must(StrEnum):
@@ -24,7 +26,9 @@ class Must(StrEnum):
 
 @dataclass(frozen=True)
 class Reading:
-    """One row's: see the columns of the schema `controls`. `judged`: the row's own verdict, where its table has one."""
+    """One row's: see the columns of the schema `controls`. `judged`: the row's own verdict, where
+    its table has one.
+    """
 
     model: str
     expected: float | None
@@ -37,8 +41,10 @@ class Reading:
 class Control:
     """One control of a study.
 
-    `table`: the kind of schema that it is read from; `columns` of it show the control. `elsewhere`: by other table, columns that are made
-    from these. `power`: tolerances that the expected effect must reach. `read`: rows of the table to readings.
+    `table`: the kind of schema that it is read from; `columns` of it show the control. `elsewhere`:
+        by other table, columns that are made
+    from these. `power`: tolerances that the expected effect must reach. `read`: rows of the table
+        to readings.
     """
 
     study: str
@@ -54,9 +60,15 @@ class Control:
 
 
 def verdict_of(control: Control, reading: Reading) -> Verdict:
-    """No power where nothing could have been seen, whatever was measured; then the table's own verdict, or ours."""
+    """No power where nothing could have been seen, whatever was measured; then the table's own
+    verdict, or ours.
+    """
     expected, measured = reading.expected, reading.measured
-    if measured is None or expected is None or not (expected > 0 and expected >= control.power * reading.tolerance):
+    if (
+        measured is None
+        or expected is None
+        or not (expected > 0 and expected >= control.power * reading.tolerance)
+    ):
         return Verdict.NO_POWER
     if reading.judged is not None:
         return Verdict(reading.judged)
@@ -73,9 +85,15 @@ def rows_of(control: Control, rows: Rows) -> list[dict[str, Any]]:
 
 
 def _row(control: Control, model: str, readings: Sequence[Reading]) -> dict[str, Any]:
-    """The readings of one model together; those without power are counted and, beside others, do not enter the numbers."""
+    """The readings of one model together; those without power are counted and, beside others, do
+    not enter the numbers.
+    """
     verdicts = [verdict_of(control, reading) for reading in readings]
-    powered = [reading for reading, verdict in zip(readings, verdicts, strict=True) if verdict != Verdict.NO_POWER]
+    powered = [
+        reading
+        for reading, verdict in zip(readings, verdicts, strict=True)
+        if verdict != Verdict.NO_POWER
+    ]
     shown = powered or readings
     measured = [reading.measured for reading in shown if reading.measured is not None]
     worst = min if control.must == Must.SHOW else max
@@ -90,10 +108,14 @@ def _row(control: Control, model: str, readings: Sequence[Reading]) -> dict[str,
         "readings": len(readings),
         "without_power": len(readings) - len(powered),
         "unit": control.unit,
-        "expected": min((reading.expected for reading in shown if reading.expected is not None), default=None),
+        "expected": min(
+            (reading.expected for reading in shown if reading.expected is not None), default=None
+        ),
         "tolerance": max(reading.tolerance for reading in shown),
         "measured": worst(measured, default=None),
-        "verdict": str(summarised([verdict for verdict in verdicts if verdict != Verdict.NO_POWER])),
+        "verdict": str(
+            summarised([verdict for verdict in verdicts if verdict != Verdict.NO_POWER])
+        ),
     }
 
 

@@ -1,4 +1,6 @@
-"""Controls of the redundancy counts: changes that look like symmetries, the claim as it is claimed, and ranks."""
+"""Controls of the redundancy counts: changes that look like symmetries, the claim as it is claimed,
+and ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,35 @@ def _controls(rows: Rows) -> Iterator[Reading]:
 
 
 def _symmetries(rows: Rows) -> Iterator[Reading]:
-    """Symmetries at random places. A wrong one would do what the least of the same model's controls does."""
+    """Symmetries at random places. A wrong one would do what the least of the same model's controls
+    does.
+    """
     predicted: dict[str, float] = {}
     for row in rows:
         if not row["symmetric"]:
-            predicted[model_of(row)] = min(predicted.get(model_of(row), row["predicted_effect"]), row["predicted_effect"])
+            predicted[model_of(row)] = min(
+                predicted.get(model_of(row), row["predicted_effect"]), row["predicted_effect"]
+            )
     for row in rows:
         if row["symmetric"]:
-            yield Reading(model_of(row), predicted.get(model_of(row)), SAME, row["relative_deviation"])
+            yield Reading(
+                model_of(row), predicted.get(model_of(row)), SAME, row["relative_deviation"]
+            )
 
 
 def _claims(rows: Rows) -> Iterator[Reading]:
-    """The claim where norms have gains, or where values move as printed: how far it is from commuting was predicted."""
+    """The claim where norms have gains, or where values move as printed: how far it is from
+    commuting was predicted.
+    """
     for row in rows:
         if row["predicted_effect"] is not None:
             yield Reading(_block(row), row["predicted_effect"], HOLDS, row["relative_difference"])
 
 
 def _machinery(rows: Rows) -> Iterator[Reading]:
-    """Where the claim holds, the same code must find no difference; a fault in it would do what it does elsewhere."""
+    """Where the claim holds, the same code must find no difference; a fault in it would do what it
+    does elsewhere.
+    """
     least = min((row["predicted_effect"] for row in rows if row["predicted_effect"]), default=None)
     for row in rows:
         if row["predicted_effect"] is None:
@@ -51,14 +63,19 @@ def _block(row: Row) -> str:
 
 
 def _ranks(rows: Rows) -> Iterator[Reading]:
-    """What counts as zero must lie at the floor; a direction that was miscounted would lie where the others do."""
+    """What counts as zero must lie at the floor; a direction that was miscounted would lie where
+    the others do.
+    """
     for row in rows:
-        yield Reading(row["architecture"], row["smallest_nonzero"], GAP * row["floor"], row["largest_zero"])
+        yield Reading(
+            row["architecture"], row["smallest_nonzero"], GAP * row["floor"], row["largest_zero"]
+        )
 
 
 def _tangents(rows: Rows) -> Iterator[Reading]:
-    """The Jacobian along the tangents of the symmetries; a direction that is no symmetry is at least as large as the smallest
-    that counts."""
+    """The Jacobian along the tangents of the symmetries; a direction that is no symmetry is at
+    least as large as the smallest that counts.
+    """
     for row in rows:
         yield Reading(row["architecture"], row["smallest_nonzero"], LEFT_ALONE, row["violation"])
 

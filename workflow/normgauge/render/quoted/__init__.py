@@ -1,1 +1,3 @@
-"""Figures quoted in prose: declared once in docs/quoted.yaml, read from the tables, compared with the text or written into it."""
+"""Figures quoted in prose: declared once in docs/quoted.yaml, read from the tables, compared with
+the text or written into it.
+"""

@@ -1,4 +1,6 @@
-"""Check the figures quoted in prose, or write them: `python -m normgauge.render.quoted [--update] [--results FOLDER]`."""
+"""Check the figures quoted in prose, or write them: `python -m normgauge.render.quoted [--update]
+[--results FOLDER]`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,17 @@ DECLARATION = "docs/quoted.yaml"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 when every figure is that of the tables, else 1 with a line on stderr for each fault."""
+    """The exit status: 0 when every figure is that of the tables, else 1 with a line on stderr for
+    each fault.
+    """
     parser = argparse.ArgumentParser(prog="python -m normgauge.render.quoted", description=__doc__)
-    parser.add_argument("--update", action="store_true", help="write the tables' figures into the text")
+    parser.add_argument(
+        "--update", action="store_true", help="write the tables' figures into the text"
+    )
     parser.add_argument("--root", type=Path, default=Path(), help="folder of the repository")
-    parser.add_argument("--results", type=Path, help="tables of another run: a folder in the place of results/")
+    parser.add_argument(
+        "--results", type=Path, help="tables of another run: a folder in the place of results/"
+    )
     options = parser.parse_args(arguments)
     try:
         declaration = read_declaration(options.root / DECLARATION)

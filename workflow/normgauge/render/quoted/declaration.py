@@ -1,4 +1,6 @@
-"""The declaration of quoted figures: which tables, which figures of them, which whole Markdown tables, what may stay unmarked."""
+"""The declaration of quoted figures: which tables, which figures of them, which whole Markdown
+tables, what may stay unmarked.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from normgauge.errors import InputError
+from normgauge.selection import AGGREGATES, Selection
 from normgauge.yaml_files import read_yaml
 
-AGGREGATES = ("one", "min", "max", "median", "mean", "sum", "count")
 NULL, ABSENT = "none", "absent"
 """Under these `words` says how a missing value reads, and what stands where no row is selected."""
 
@@ -59,8 +61,15 @@ SCHEMA: dict[str, Any] = {
                 "additionalProperties": False,
                 "required": ["rows", "columns"],
                 "properties": {
-                    "rows": {"type": "array", "items": {"type": "object", "additionalProperties": _TEXT}},
-                    "columns": {"type": "object", "additionalProperties": _TEXT, "minProperties": 1},
+                    "rows": {
+                        "type": "array",
+                        "items": {"type": "object", "additionalProperties": _TEXT},
+                    },
+                    "columns": {
+                        "type": "object",
+                        "additionalProperties": _TEXT,
+                        "minProperties": 1,
+                    },
                 },
             },
         },
@@ -69,7 +78,12 @@ SCHEMA: dict[str, Any] = {
             "additionalProperties": {
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {"results": _TEXTS, "definitions": _TEXTS, "published": _TEXTS, "notes": _TEXTS},
+                "properties": {
+                    "results": _TEXTS,
+                    "definitions": _TEXTS,
+                    "published": _TEXTS,
+                    "notes": _TEXTS,
+                },
             },
         },
     },
@@ -79,16 +93,14 @@ ALLOWED = ("definitions", "published", "notes")
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: of the rows of `table` that pass `where`, the aggregate `of` of the expression `value`, as `format` writes it.
+    """One figure: what `selection` reads, as `format` writes it.
 
-    `bound`: the figure bounds the value from above or below, so its last digit is rounded away from it. `words`: what values
-    read as; a missing value reads as the word of `none`, no row at all as that of `absent`.
+    `bound`: the figure bounds the value from above or below, so its last digit is rounded away from
+    it. `words`: what values read as; a missing value reads as the word of `none`, no row at all as
+    that of `absent`.
     """
 
-    table: str
-    where: str | None
-    value: str | None
-    of: str
+    selection: Selection
     format: str
     bound: str | None
     words: Mapping[str, str]
@@ -96,7 +108,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Block:
-    """A whole Markdown table. `rows`: the arguments of each row; `columns`: by heading a text with {argument} or {figure}."""
+    """A whole Markdown table. `rows`: the arguments of each row; `columns`: by heading a text with
+    {argument} or {figure}.
+    """
 
     rows: Sequence[Mapping[str, str]]
     columns: Mapping[str, str]
@@ -104,7 +118,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Document:
-    """A text. `results`: its headings under which every number is a figure, or stands in one of the `allowed` phrases."""
+    """A text. `results`: its headings under which every number is a figure, or stands in one of the
+    `allowed` phrases.
+    """
 
     results: Sequence[str]
     allowed: Sequence[str]
@@ -112,7 +128,9 @@ class Document:
 
 @dataclass(frozen=True)
 class Declaration:
-    """`path`: the file, for messages. `tables`: (path, kind of its schema or None) by name; the others by their names."""
+    """`path`: the file, for messages. `tables`: (path, kind of its schema or None) by name; the
+    others by their names.
+    """
 
     path: Path
     tables: Mapping[str, tuple[str, str | None]]
@@ -122,7 +140,9 @@ class Declaration:
 
 
 def read_declaration(path: str | os.PathLike[str]) -> Declaration:
-    """The declaration in a YAML file. Raises InputError for one that breaks SCHEMA or names a figure twice."""
+    """The declaration in a YAML file. Raises InputError for one that breaks SCHEMA or names a
+    figure twice.
+    """
     content = read_yaml(path)
     if (error := best_match(Draft202012Validator(SCHEMA).iter_errors(content))) is not None:
         place = "/".join(map(str, error.absolute_path)) or "the file"
@@ -133,12 +153,20 @@ def read_declaration(path: str | os.PathLike[str]) -> Declaration:
             if name in figures:
                 raise InputError(f"{path}: figure {name} is declared twice; rename one")
             figures[name] = _figure(f"{path}: {name}", table, entry)
-    blocks = {name: Block(entry["rows"], entry["columns"]) for name, entry in content.get("blocks", {}).items()}
+    blocks = {
+        name: Block(entry["rows"], entry["columns"])
+        for name, entry in content.get("blocks", {}).items()
+    }
     documents = {
-        name: Document(entry.get("results", []), [phrase for kind in ALLOWED for phrase in entry.get(kind, [])])
+        name: Document(
+            entry.get("results", []), [phrase for kind in ALLOWED for phrase in entry.get(kind, [])]
+        )
         for name, entry in content["documents"].items()
     }
-    tables = {name: (entry["path"], entry.get("kind")) for name, entry in content.get("tables", {}).items()}
+    tables = {
+        name: (entry["path"], entry.get("kind"))
+        for name, entry in content.get("tables", {}).items()
+    }
     return Declaration(Path(path), tables, figures, blocks, documents)
 
 
@@ -148,4 +176,9 @@ def _figure(where: str, table: str, entry: Mapping[str, Any]) -> Figure:
         raise InputError(f"{where}: expected a value, or `of: count` without one; mend it")
     default = "{:,}" if of == "count" else "{}"
     words = {str(key): text for key, text in entry.get("words", {}).items()}
-    return Figure(table, entry.get("where"), entry.get("value"), of, entry.get("format", default), entry.get("bound"), words)
+    return Figure(
+        Selection(table, entry.get("where"), entry.get("value"), of),
+        entry.get("format", default),
+        entry.get("bound"),
+        words,
+    )

@@ -13,32 +13,35 @@ import pandas
 
 from normgauge.errors import InputError
 from normgauge.render.quoted.declaration import ABSENT, NULL, Declaration, Figure
-from normgauge.schemas import comparison, fingerprint, gauge, inputs, recovery, redundancy
+from normgauge.schemas.registry import SCHEMAS
 from normgauge.tables import read_table
 
-SCHEMAS = {
-    kind: schema
-    for study in (inputs, fingerprint, recovery, gauge, redundancy, comparison)
-    for kind, schema in study.tables.schemas.items()
-}
 FIELD = re.compile(r"\{(?:[^:}]*)(?::([^}]*))?\}")
 
 
 class Figures:
-    """The figures of a declaration. `read`: how many were read so far; `absences`: what stands where there is no row.
+    """The figures of a declaration. `read`: how many were read so far; `absences`: what stands
+    where there is no row.
 
-    `root`: the repository; `results`: a folder that stands in for its `results/`. Tables are read when they are needed.
+    `root`: the repository; `results`: a folder that stands in for its `results/`. Tables are read
+        when they are needed.
     """
 
     def __init__(self, declaration: Declaration, root: Path, results: Path | None = None) -> None:
         self.declaration = declaration
         self.read = 0
         self._root, self._results = root, results
-        self.absences = {figure.words[ABSENT] for figure in declaration.figures.values() if ABSENT in figure.words}
+        self.absences = {
+            figure.words[ABSENT]
+            for figure in declaration.figures.values()
+            if ABSENT in figure.words
+        }
         self._frames: dict[str, pandas.DataFrame] = {}
 
     def text(self, name: str, arguments: Mapping[str, str]) -> str:
-        """A figure as text. Raises InputError for an unknown figure, table, row or column, or a table that is not there."""
+        """A figure as text. Raises InputError for an unknown figure, table, row or column, or a
+        table that is not there.
+        """
         figure = self._declared(name)
         values = self._values(name, figure, self._frame(name, figure), arguments)
         self.read += 1
@@ -48,25 +51,39 @@ class Figures:
             raise self._fault(name, f"{error} {self._selection(figure, arguments)}") from error
 
     def cell(self, template: str, arguments: Mapping[str, str]) -> str:
-        """A cell of a block: {argument} is that argument, {figure key=value} the figure with these arguments besides."""
+        """A cell of a block: {argument} is that argument, {figure key=value} the figure with these
+        arguments besides.
+        """
         parts = []
         for literal, name, given in _fields(template):
             parts.append(literal)
             if name is not None:
-                parts.append(arguments[name] if name in arguments else self.text(name, {**arguments, **given}))
+                parts.append(
+                    arguments[name]
+                    if name in arguments
+                    else self.text(name, {**arguments, **given})
+                )
         return "".join(parts)
 
-    def uses(self, template: str, arguments: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    def uses(
+        self, template: str, arguments: Mapping[str, str]
+    ) -> Iterator[tuple[str, dict[str, str]]]:
         """The figures that a cell reads, with their arguments."""
         for _, name, given in _fields(template):
             if name is not None and name not in arguments:
                 yield name, {**arguments, **given}
 
     def check_columns(self, name: str, arguments: Mapping[str, str]) -> None:
-        """Raises InputError where a figure's selection or value names a column that the table's schema does not have."""
+        """Raises InputError where a figure's selection or value names a column that the table's
+        schema does not have.
+        """
         figure = self._declared(name)
         kind = self._place(name, figure)[1]
-        empty = self._frame(name, figure).iloc[:0] if kind is None else SCHEMAS[kind].empty_table().to_pandas()
+        empty = (
+            self._frame(name, figure).iloc[:0]
+            if kind is None
+            else SCHEMAS[kind].empty_table().to_pandas()
+        )
         self._values(name, figure, empty, arguments)
 
     def missing(self) -> list[str]:
@@ -76,47 +93,60 @@ class Figures:
 
     def _declared(self, name: str) -> Figure:
         if name not in self.declaration.figures:
-            raise InputError(f"{self.declaration.path}: no figure {name} is declared; declare it or mend the mark")
+            raise InputError(
+                f"{self.declaration.path}: no figure {name} is declared; declare it or mend the "
+                "mark"
+            )
         return self.declaration.figures[name]
 
     def _place(self, name: str, figure: Figure) -> tuple[Path, str | None]:
         """(path, kind) of a figure's table."""
-        if figure.table in self.declaration.tables:
-            path, kind = self.declaration.tables[figure.table]
+        if figure.selection.table in self.declaration.tables:
+            path, kind = self.declaration.tables[figure.selection.table]
         else:
-            path, kind = f"results/tables/{figure.table}.parquet", figure.table
+            path, kind = f"results/tables/{figure.selection.table}.parquet", figure.selection.table
         if kind is not None and kind not in SCHEMAS:
-            raise self._fault(name, f"no table {kind} is known; expected one under tables or a kind of docs/data.md")
+            raise self._fault(
+                name,
+                f"no table {kind} is known; expected one under tables or a kind of docs/data.md",
+            )
         below = path.removeprefix("results/")
-        return (self._results / below if self._results and below != path else self._root / path), kind
+        return (
+            self._results / below if self._results and below != path else self._root / path
+        ), kind
 
     def _frame(self, name: str, figure: Figure) -> pandas.DataFrame:
-        if figure.table not in self._frames:
+        if figure.selection.table not in self._frames:
             path = self._place(name, figure)[0]
             if not path.is_file():
-                raise self._fault(name, f"{path} is not there; run the target that makes it (make tables)")
+                raise self._fault(
+                    name, f"{path} is not there; run the target that makes it (make tables)"
+                )
             if path.suffix == ".csv":
-                self._frames[figure.table] = pandas.read_csv(path, comment="#")
+                self._frames[figure.selection.table] = pandas.read_csv(path, comment="#")
             else:
-                self._frames[figure.table] = read_table(path).to_pandas()
-        return self._frames[figure.table]
+                self._frames[figure.selection.table] = read_table(path).to_pandas()
+        return self._frames[figure.selection.table]
 
-    def _values(self, name: str, figure: Figure, rows: pandas.DataFrame, arguments: Mapping[str, str]) -> pandas.Series:
-        """The values of the selected rows; ones where rows are counted. Arguments that are numbers are compared as such."""
+    def _values(
+        self, name: str, figure: Figure, rows: pandas.DataFrame, arguments: Mapping[str, str]
+    ) -> pandas.Series:
+        """The values of the selected rows; ones where rows are counted. Arguments that are numbers
+        are compared as such.
+        """
         local = {key: _number(value) for key, value in arguments.items()}
         try:
-            if figure.where:
-                rows = rows.query(figure.where, engine="python", local_dict=local)
-            if figure.value is None:
-                return pandas.Series(1, index=rows.index)
-            found = rows.eval(figure.value, engine="python", local_dict=local)
-        except Exception as error:  # whatever an expression may raise: it is input
-            raise self._fault(name, f"{error}; expected an expression over the columns of {figure.table}") from error
-        return found if isinstance(found, pandas.Series) else pandas.Series(found, index=rows.index)
+            return figure.selection.values(rows, local)
+        except ValueError as error:
+            raise self._fault(name, str(error)) from error
 
     def _selection(self, figure: Figure, arguments: Mapping[str, str]) -> str:
         given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-        return f"in {figure.table} where {figure.where or 'any row'}{f' ({given})' if given else ''}; mend the selection"
+        where = figure.selection.where or "any row"
+        return (
+            f"in {figure.selection.table} where {where}{f' ({given})' if given else ''}; mend the "
+            "selection"
+        )
 
     def _fault(self, name: str, what: str) -> InputError:
         return InputError(f"{self.declaration.path}: {name}: {what}")
@@ -141,7 +171,9 @@ def words_of(text: str) -> dict[str, str]:
 
 
 def _fields(template: str) -> Iterator[tuple[str, str | None, dict[str, str]]]:
-    """(literal, name, arguments) of every {name key=value}; the literal behind the last has no name."""
+    """(literal, name, arguments) of every {name key=value}; the literal behind the last has no
+    name.
+    """
     end = 0
     for match in re.finditer(r"\{([^{}\s]+)([^{}]*)\}", template):
         yield template[end : match.start()], match[1], words_of(match[2])
@@ -150,24 +182,12 @@ def _fields(template: str) -> Iterator[tuple[str, str | None, dict[str, str]]]:
 
 
 def _aggregate(figure: Figure, values: pandas.Series) -> Any:
-    """One value of the series, None for a missing one, ABSENT without a row where there is a word for that.
-
-    Raises ValueError where there is no row, or more than one value for `one`.
+    """One value of the series, None for a missing one, ABSENT without a row where there is a word
+    for that. Raises ValueError as Selection.aggregated does.
     """
-    if figure.of == "count":
-        return len(values)
-    if values.empty and ABSENT in figure.words:
+    if values.empty and figure.selection.of != "count" and ABSENT in figure.words:
         return ABSENT
-    if values.empty:
-        raise ValueError("no row")
-    if figure.of == "one":
-        distinct = values.drop_duplicates()
-        if len(distinct) > 1:
-            raise ValueError(f"{len(values)} rows with {len(distinct)} values, expected one")
-        value = distinct.iloc[0]
-    else:
-        value = getattr(values.dropna(), figure.of)()
-    return None if pandas.isna(value) else value.item() if hasattr(value, "item") else value
+    return figure.selection.aggregated(values)
 
 
 def _written(figure: Figure, value: Any) -> str:

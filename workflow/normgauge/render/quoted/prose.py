@@ -1,7 +1,8 @@
 """Marks in Markdown, compared with the tables or rewritten from them.
 
-A mark is invisible: `<!--q:NAME key=value-->0.012<!--/q-->` quotes the figure NAME with these arguments, and
-`<!--t:NAME-->`, a Markdown table and `<!--/t-->` on lines of their own the block NAME.
+A mark is invisible: `<!--q:NAME key=value-->0.012<!--/q-->` quotes the figure NAME with these
+arguments, and `<!--t:NAME-->`, a Markdown table and `<!--/t-->` on lines of their own the block
+NAME.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ TABLE = re.compile(r"^<!--t:([^\s>]+)-->\n(.*?)^<!--/t-->$", re.DOTALL | re.MULT
 STRAY = re.compile(r"<!--/?[qt]\b[^>]*-->")
 HEADING = re.compile(r"^(#+) (.*?)\s*$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-HIDDEN = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|https?://\S+|^ {4,}\S.*?$", re.DOTALL | re.MULTILINE)
-NUMBER = re.compile(r"(?<![\w.,/@^-])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-−+]?\d+)?(?:\s?%)?(?![\w/])")
+HIDDEN = re.compile(
+    r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|https?://\S+|^ {4,}\S.*?$",
+    re.DOTALL | re.MULTILINE,
+)
+NUMBER = re.compile(
+    r"(?<![\w.,/@^-])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-−+]?\d+)?(?:\s?%)?(?![\w/])"
+)
 LISTED = re.compile(r"^\s*\d+\. ", re.MULTILINE)
 
 
@@ -39,7 +45,9 @@ class Fault:
 
 
 def check_prose(declaration: Declaration, figures: Figures, root: Path) -> list[Fault]:
-    """Every figure that is not the table's, number without a mark, broken mark, and allowance or declaration without use."""
+    """Every figure that is not the table's, number without a mark, broken mark, and allowance or
+    declaration without use.
+    """
     faults, used = [], set()
     for name, document in declaration.documents.items():
         text = _read(root / name)
@@ -53,19 +61,25 @@ def check_prose(declaration: Declaration, figures: Figures, root: Path) -> list[
                 faults.append(Fault(name, _line(text, place.start()), _difference(found, expected)))
         faults += unmarked_numbers(name, text, document)
     unused = sorted({*declaration.figures, *declaration.blocks} - used)
-    faults += [Fault(str(declaration.path), 1, f"{name} is quoted nowhere; delete it") for name in unused]
+    faults += [
+        Fault(str(declaration.path), 1, f"{name} is quoted nowhere; delete it") for name in unused
+    ]
     return faults
 
 
 def update_prose(declaration: Declaration, figures: Figures, root: Path) -> list[str]:
-    """Write the tables' figures into the documents; a line for each change. A document is written whole, or not at all."""
+    """Write the tables' figures into the documents; a line for each change. A document is written
+    whole, or not at all.
+    """
     changes = []
     for name in declaration.documents:
         text = written = _read(root / name)
         for place, _, expected in reversed(list(_quotations(text, declaration, figures))):
             found = text[place.start() : place.end()]
             if not isinstance(expected, InputError) and found != expected:
-                changes.append(f"{name}:{_line(text, place.start())}: {_difference(found, expected)}")
+                changes.append(
+                    f"{name}:{_line(text, place.start())}: {_difference(found, expected)}"
+                )
                 written = written[: place.start()] + expected + written[place.end() :]
         if written != text:
             with atomic_path(root / name) as temporary:
@@ -78,16 +92,26 @@ def check_marks(name: str, text: str, declaration: Declaration) -> list[Fault]:
     faults = []
     rest = QUOTED.sub(_blank, TABLE.sub(_blank, text))
     for stray in STRAY.finditer(rest):
-        faults.append(Fault(name, _line(text, stray.start()), f"{stray[0]} has no partner; mend the mark"))
+        faults.append(
+            Fault(name, _line(text, stray.start()), f"{stray[0]} has no partner; mend the mark")
+        )
     for pattern, declared in ((QUOTED, declaration.figures), (TABLE, declaration.blocks)):
         for mark in pattern.finditer(text):
             if mark[1] not in declared:
-                faults.append(Fault(name, _line(text, mark.start()), f"{mark[1]} is not declared in {declaration.path}"))
+                faults.append(
+                    Fault(
+                        name,
+                        _line(text, mark.start()),
+                        f"{mark[1]} is not declared in {declaration.path}",
+                    )
+                )
     return faults
 
 
 def check_columns(declaration: Declaration, figures: Figures, root: Path) -> None:
-    """Raises InputError for a figure in use that names a column which its table's schema does not have. Reads no result."""
+    """Raises InputError for a figure in use that names a column which its table's schema does not
+    have. Reads no result.
+    """
     for name in declaration.documents:
         text = _read(root / name)
         for mark in QUOTED.finditer(text):
@@ -99,22 +123,36 @@ def check_columns(declaration: Declaration, figures: Figures, root: Path) -> Non
 
 
 def unmarked_numbers(name: str, text: str, document: Document) -> list[Fault]:
-    """Numbers under the document's result headings that are neither marked nor allowed, and headings or allowances in vain."""
+    """Numbers under the document's result headings that are neither marked nor allowed, and
+    headings or allowances in vain.
+    """
     seen = HIDDEN.sub(_blank, LISTED.sub(_blank, QUOTED.sub(_blank, TABLE.sub(_blank, text))))
     faults = []
     sections = []
     for heading in document.results:
         section = _section(text, heading)
         if section is None:
-            faults.append(Fault(name, 1, f"no heading {heading!r}; mend the documents of quoted.yaml"))
+            faults.append(
+                Fault(name, 1, f"no heading {heading!r}; mend the documents of quoted.yaml")
+            )
         else:
             sections.append(section)
     for phrase in document.allowed:
         words = r"\s+".join(map(re.escape, phrase.split()))
         pattern = re.compile(rf"(?<![\w.,]){words}(?![.,]?\d)")
-        places = [place for place in pattern.finditer(seen) if any(_within(place, section) for section in sections)]
+        places = [
+            place
+            for place in pattern.finditer(seen)
+            if any(_within(place, section) for section in sections)
+        ]
         if not places:
-            faults.append(Fault(name, 1, f"the allowed {phrase!r} does not occur in a section of results; delete it"))
+            faults.append(
+                Fault(
+                    name,
+                    1,
+                    f"the allowed {phrase!r} does not occur in a section of results; delete it",
+                )
+            )
         for place in places:
             seen = seen[: place.start()] + _blank(place) + seen[place.end() :]
     lines: dict[int, list[str]] = {}
@@ -123,12 +161,18 @@ def unmarked_numbers(name: str, text: str, document: Document) -> list[Fault]:
             lines.setdefault(_line(text, number.start()), []).append(number[0])
     for line, numbers in lines.items():
         shown = text.split("\n")[line - 1].strip()[:80]
-        faults.append(Fault(name, line, f"neither marked nor allowed: {'; '.join(numbers)} in {shown}"))
+        faults.append(
+            Fault(name, line, f"neither marked nor allowed: {'; '.join(numbers)} in {shown}")
+        )
     return faults
 
 
-def _quotations(text: str, declaration: Declaration, figures: Figures) -> Iterator[tuple[re.Match[str], set[str], str | InputError]]:
-    """Every mark in the order of the text: its place, what it uses, and what should stand there or why nothing can."""
+def _quotations(
+    text: str, declaration: Declaration, figures: Figures
+) -> Iterator[tuple[re.Match[str], set[str], str | InputError]]:
+    """Every mark in the order of the text: its place, what it uses, and what should stand there or
+    why nothing can.
+    """
     marks = [*QUOTED.finditer(text), *TABLE.finditer(text)]
     for mark in sorted(marks, key=lambda mark: mark.start()):
         try:
@@ -147,25 +191,36 @@ def _quotations(text: str, declaration: Declaration, figures: Figures) -> Iterat
 
 
 def block_text(block: Block, figures: Figures) -> str:
-    """The Markdown table of a block, with a newline behind every line. Raises InputError for a column without any row."""
+    """The Markdown table of a block, with a newline behind every line. Raises InputError for a
+    column without any row.
+    """
     lines = ["| " + " | ".join(block.columns) + " |", "|" + "---|" * len(block.columns)]
-    cells = [[figures.cell(template, arguments) for template in block.columns.values()] for arguments in block.rows]
+    cells = [
+        [figures.cell(template, arguments) for template in block.columns.values()]
+        for arguments in block.rows
+    ]
     for heading, *column in zip(block.columns, *cells, strict=True):
         if all(cell in figures.absences for cell in column):
-            raise InputError(f"column {heading!r}: no row of the table for any of its cells; mend the block")
+            raise InputError(
+                f"column {heading!r}: no row of the table for any of its cells; mend the block"
+            )
     lines += ["| " + " | ".join(row) + " |" for row in cells]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _cells(block: Block) -> Iterator[tuple[Mapping[str, str], str]]:
-    yield from ((arguments, template) for arguments in block.rows for template in block.columns.values())
+    yield from (
+        (arguments, template) for arguments in block.rows for template in block.columns.values()
+    )
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); mend the documents of quoted.yaml") from error
+        raise InputError(
+            f"{path}: cannot be read as text ({error}); mend the documents of quoted.yaml"
+        ) from error
 
 
 def _section(text: str, heading: str) -> tuple[int, int] | None:
@@ -199,4 +254,7 @@ def _difference(found: str, expected: str) -> str:
     if len(before) != len(after):
         return f"{len(before) - 2} rows where the tables give {len(after) - 2}"
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
-    return "; ".join(f"{old} where the tables give {new}" for old, new in pairs) or "another layout of the mark"
+    return (
+        "; ".join(f"{old} where the tables give {new}" for old, new in pairs)
+        or "another layout of the mark"
+    )

@@ -1,0 +1,3 @@
+"""Two checkpoints of one architecture compared from their weights alone: what changed, in which
+component, and against which null.
+"""

@@ -1,0 +1,3 @@
+"""Exact recovery: which stored weights the activations of a model determine, bit for bit
+(docs/exact_recovery.md).
+"""

@@ -1,0 +1,259 @@
+"""The last, separate step: recovered tensors against the stored ones. Only here does the truth
+appear.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from normgauge.anatomy import describe
+from normgauge.anatomy.lookup import holder
+from normgauge.anatomy.structure import Anatomy
+from normgauge.checkpoints.opening import Checkpoint
+from normgauge.provenance import execution_environment
+from normgauge.schemas.exact_recovery import tables
+
+
+def provenance(manifest: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a checkpoint's recovery tables, from the path of its manifest."""
+    content = json.loads(Path(manifest).read_text(encoding="utf-8"))
+    return {
+        key: content[key] for key in ("model", "revision", "weights_sha256")
+    } | execution_environment()
+
+
+def write_comparison(
+    checkpoint: Checkpoint,
+    metadata: Mapping[str, str],
+    folder: Path,
+    outputs: Mapping[str, str | os.PathLike[str]],
+) -> None:
+    """Write the tables of one checkpoint, a file for each kind of `outputs`, with that metadata.
+
+    `folder`: the solver's output, or that of the second stage.
+    """
+    rows = {
+        "map": compare(checkpoint, folder),
+        "certificates": certificate_rows(folder),
+        "null": null_rows(folder),
+        "stragglers": straggler_rows(folder),
+        "falsifier": falsifier_rows(checkpoint, describe(checkpoint.config), folder),
+        "margins": margin_rows(folder),
+        "hardest": hardest_rows(folder),
+        "attack": attack_rows(checkpoint, folder),
+    }
+    for kind, path in outputs.items():
+        tables.write(path, f"recovery_{kind}", rows[kind], metadata)
+
+
+def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
+    """Rows of the identifiability map (schema `recovery_map`), one per stored tensor of the
+    solver's output folder.
+
+    A miss is a claimed value whose bits differ from the stored ones.
+    """
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    recovered, claimed = (
+        load_file(folder / "recovered.safetensors"),
+        load_file(folder / "claimed.safetensors"),
+    )
+    rows, stored = [], {**checkpoint.tensors, **checkpoint.heads()}
+    for entry in report["tensors"]:
+        name = entry.pop("tensor")
+        same, held = same_bits(recovered[name], stored[name]), claimed[name]
+        margin = entry.pop("min_margin")
+        del entry["decided_margin"]
+        rows.append(
+            {
+                "tensor": name,
+                "dtype": str(recovered[name].dtype).removeprefix("torch."),
+                **entry,
+                "recovered": int((same & held).sum()),
+                "flagged": int((~held & recovered[name].isfinite()).sum()),
+                "misses": int((~same & held).sum()),
+                "min_margin": margin if math.isfinite(margin) else None,
+            }
+        )
+    return rows
+
+
+def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_falsifier`: how many stored values the same procedure gives on the
+    true and on permuted rows.
+
+    Compared are those that are not zero and that the true rows decide.
+    """
+    report, guesses = (
+        json.loads((folder / "report.json").read_text(encoding="utf-8")),
+        load_file(folder / "falsified.safetensors"),
+    )
+    maps = {item.module: item for item in anatomy.maps}
+    rows = []
+    for module, found in report["falsified"].items():
+        item = maps[module]
+        weight = checkpoint.tensors[holder(anatomy, item.weight)]
+        pairings = {name: guesses[f"{module}.{name}"] for name in ("true", "permuted")}
+        stored = (weight if item.input_axis == 0 else weight.T)[:, : pairings["true"].shape[1]]
+        counted = (stored != 0) & guesses[f"{module}.decided"]
+        matches = {
+            name: int((same_bits(guess.to(stored.dtype), stored) & counted).sum())
+            for name, guess in pairings.items()
+        }
+        # the values of one column against the stored ones of the next: what a coarse grid lets
+        # coincide
+        chance = int(
+            (
+                same_bits(pairings["permuted"].roll(1, dims=1).to(stored.dtype), stored) & counted
+            ).sum()
+        )
+        given = {
+            "matches": matches["permuted"],
+            "chance_matches": chance,
+            "true_matches": matches["true"],
+        }
+        rows.append({"module": module, "values": int(counted.sum()), **given, **found})
+    return rows
+
+
+def null_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_null`: the histogram of residuals at wrong places, and the test of
+    their uniformity.
+    """
+    null = json.loads((folder / "report.json").read_text(encoding="utf-8"))["null"]
+    counts = null.pop("counts")
+    width = 0.5 / len(counts)
+    return [
+        {"low": place * width, "high": (place + 1) * width, "count": count, **null}
+        for place, count in enumerate(counts)
+    ]
+
+
+def certificate_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_certificates`."""
+    return json.loads((folder / "report.json").read_text(encoding="utf-8"))["certificates"]
+
+
+def straggler_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_stragglers`."""
+    return [
+        {key: value for key, value in entry.items() if key not in ("margins", "history")}
+        for entry in json.loads((folder / "report.json").read_text(encoding="utf-8"))["stragglers"]
+    ]
+
+
+def margin_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_margins`: the margin of a value against the observations behind
+    it.
+    """
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    hardest = [report["hardest"]] if report["hardest"] else []
+    fits = [
+        (study, "joint fit", list(zip(study["rows"], study["margins"], strict=True)))
+        for study in hardest
+    ]
+    looks = [
+        (entry, "held fit", entry["history"])
+        for entry in report["stragglers"]
+        if entry["chunks"] and entry["within_reach"]
+    ]
+    return [
+        {
+            "module": origin["module"],
+            "column": origin["column"],
+            "method": method,
+            "rows": rows,
+            "margin": margin,
+        }
+        for origin, method, history in fits + looks
+        for rows, margin in history
+    ]
+
+
+def hardest_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_hardest`: gain, weight and margin at each input of the hardest
+    column.
+    """
+    study = json.loads((folder / "report.json").read_text(encoding="utf-8"))["hardest"]
+    if study is None:
+        return []
+    names, columns = study["inputs"].keys(), study["inputs"].values()
+    return [
+        {
+            "module": study["module"],
+            "column": study["column"],
+            "input": number,
+            **dict(zip(names, values, strict=True)),
+        }
+        for number, values in enumerate(zip(*columns, strict=True))
+        if not math.isnan(values[1])
+    ]
+
+
+def attack_rows(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_attack`: what the grid alone says of the gauge between embedding
+    tables, feature by feature.
+    """
+    attack = json.loads((folder / "report.json").read_text(encoding="utf-8"))["embedding_attack"]
+    if attack is None:
+        return []
+    inside = [
+        _holds_the_truth(checkpoint, attack["sides"], feature)
+        for feature in range(len(attack["survivors"]))
+    ]
+    reached = load_file(folder / "attacked.safetensors")
+    stored = checkpoint.tensors[attack["table"]][reached["rows"]][:, attack["single"]]
+    right = dict(
+        zip(attack["single"], (reached["values"] == stored).all(dim=0).tolist(), strict=True)
+    )
+    return [
+        {
+            "feature": feature,
+            "rows": attack["rows"],
+            "survivors": survivors,
+            "inside": inside[feature],
+            "right": right.get(feature),
+        }
+        for feature, survivors in enumerate(attack["survivors"])
+    ]
+
+
+def _holds_the_truth(checkpoint: Checkpoint, sides: list[dict[str, Any]], feature: int) -> bool:
+    """Whether the stored tables are among what survived of a feature: the row that counts the
+    survivors has one of their values.
+    """
+    return any(
+        side["low"][feature]
+        <= checkpoint.tensors[side["table"][feature]][side["row"][feature], feature].item()
+        <= side["high"][feature]
+        for side in sides
+    )
+
+
+def route_rows(first: Path, second: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_routes`: two solvers' output folders, made of the same observations
+    by different arithmetic.
+    """
+    values = [load_file(folder / "recovered.safetensors") for folder in (first, second)]
+    claimed = [load_file(folder / "claimed.safetensors") for folder in (first, second)]
+    rows = []
+    for name in values[0]:
+        both = claimed[0][name] & claimed[1][name]
+        different = both & ~same_bits(values[0][name], values[1][name])
+        one = claimed[0][name] ^ claimed[1][name]
+        counts = {"both": int(both.sum()), "different": int(different.sum()), "one": int(one.sum())}
+        rows.append({"tensor": name, "values": both.numel(), **counts})
+    return rows
+
+
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Elementwise equality of the stored bits, signed zeros and NaN included."""
+    integers = {2: torch.int16, 4: torch.int32}[first.element_size()]
+    return first.contiguous().view(integers) == second.contiguous().view(integers)

@@ -1,0 +1,1 @@
+"""Every published number beside ours, with a status and the reason."""

@@ -1,0 +1,1 @@
+"""What the five papers print: claims, and the list of every number of their texts."""

@@ -1,1 +1,0 @@
-"""Exact recovery: which stored weights the activations of a model determine, bit for bit (docs/exact-recovery.md)."""

@@ -1,0 +1,1 @@
+"""Tables and figures of what is learned on a model and carried by recovered gauges."""

@@ -1,0 +1,1 @@
+"""Figures of trajectories: transport, trust, merging and resumed training."""

@@ -1,0 +1,3 @@
+"""Signed permutations: the study of what changes of coordinates a transformer does not notice
+(docs/signed_permutation.md).
+"""

@@ -1,0 +1,1 @@
+"""Trajectories: gauges carried along a run of training, merging, and training that is resumed."""

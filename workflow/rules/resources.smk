@@ -1,0 +1,94 @@
+# What a job needs, and which code it depends on.
+
+
+def largest_megabytes(path):
+    return (
+        max((file.stat().st_size for file in Path(path).rglob("*") if file.is_file()), default=0)
+        // 1_000_000
+    )
+
+
+def acquired_memory(wildcards, input, attempt):
+    """Megabytes: compressed, often 8-bit weights as float32 twice, or fresh float32 weights thrice; for a hub's, those of a billion parameters in half precision."""
+    if isinstance(SOURCES[wildcards.model], RandomInitSource):
+        return attempt * (1500 + 12 * rough_parameters(Path(input[0])) // 1_000_000)
+    largest = max(
+        (Path(path).stat().st_size for path in input), default=None
+    )  # of a hub's repository no file is at hand
+    return attempt * (8000 if largest is None else 1500 + 10 * largest // 1_000_000)
+
+
+def rough_parameters(path):
+    """Of a transformer with the configuration in this file, from above: two token tables, and sixteen squares of the width per block.
+
+    A field that is absent counts as in a base-sized model. 0 for a file that is no configuration: the job itself refuses it in one line.
+    """
+    try:
+        settings = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return 0
+
+    def setting(usual, *names):
+        return next(
+            (
+                settings[name]
+                for name in names
+                if isinstance(settings.get(name), int) and settings[name] > 0
+            ),
+            usual,
+        )
+
+    width = setting(768, "hidden_size", "n_embd", "d_model")
+    blocks = setting(12, "num_hidden_layers", "n_layer", "num_layers", "encoder_layers")
+    return width * (2 * setting(50_000, "vocab_size") + 16 * width * blocks)
+
+
+def model_memory(*forward_dtypes):
+    """Megabytes of a job that runs a checkpoint in these arithmetics: weights, the stored ones beside them, and accumulators.
+
+    Somewhat above what was measured (max_rss in logs/benchmarks): what is declared in excess keeps other jobs from running beside.
+    """
+
+    def memory(wildcards, input, attempt):
+        parameters = json.loads(Path(input.manifest).read_text(encoding="utf-8"))["parameters"]
+        return attempt * (
+            1500 + (26 if "float64" in forward_dtypes else 10) * parameters // 1_000_000
+        )
+
+    return memory
+
+
+def moments_memory(wildcards, input, attempt):
+    """Megabytes: the moments of one site at a time, a few matrices of its size."""
+    return attempt * (1500 + 8 * max(map(largest_megabytes, input.moments)))
+
+
+def comparison_memory(wildcards, input, attempt):
+    """Megabytes: one block of both sides in float64, and a few matrices over pairs of its units."""
+    parameters = max(
+        json.loads(Path(path).read_text(encoding="utf-8"))["parameters"]
+        for path in (input.manifest_a, input.manifest_b)
+    )
+    return attempt * (3000 + 8 * parameters // 1_000_000)
+
+
+def solver_memory(wildcards, input, attempt):
+    """Megabytes: a design and its factors, and what is known of the largest map, the readout's logits as a rule; their columns are read in parts."""
+    return attempt * (1500 + 2 * largest_megabytes(input.observations))
+
+
+@cache
+def script_hash(script):
+    return code_hash(WORKFLOW / "scripts" / script)
+
+
+def code_of(script):
+    """A params function: hash of a script and of every library module it imports, so that an edited module reruns exactly its dependants.
+
+    Scripts that a plan does not need are not read.
+    """
+
+    def part(wildcards):
+        return script_hash(script)
+
+    return part

@@ -1,0 +1,17 @@
+"""Which checkpoints share an initialisation, and what hides it."""
+
+from _script import reporting, set_arithmetic
+
+with reporting(snakemake):
+    from normgauge.lineage.study import write_study
+
+    set_arithmetic(snakemake.threads)
+    stored = zip(snakemake.input, snakemake.params.entries, strict=True)
+    write_study(
+        dict(zip(snakemake.params.names, stored, strict=True)),
+        snakemake.params.sets,
+        snakemake.params.hidden,
+        snakemake.params.seeds,
+        snakemake.params.draws,
+        dict(snakemake.output.items()),
+    )
