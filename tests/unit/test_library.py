@@ -216,6 +216,13 @@ def test_what_is_no_transformers_model_is_refused():
         normgauge.describe(transformers.BloomConfig())
 
 
+def test_what_is_no_gauge_and_no_seed_is_refused():
+    with pytest.raises(normgauge.InputError, match="gauge: expected a Gauge"):
+        normgauge.transform(gpt2(), 3)
+    with pytest.raises(normgauge.InputError, match="seed: expected a whole number"):
+        normgauge.random_gauge(gpt2(), seed=-1)
+
+
 def test_padding_does_not_count():
     model, ids = gpt2(), torch.randint(1, 50, (6, 32))
     mask = torch.ones_like(ids)

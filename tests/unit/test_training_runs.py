@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -116,21 +117,27 @@ def test_a_run_that_was_killed_continues_to_the_same_bytes(
     assert not (tmp_path / "unfinished").exists()
 
 
+def run_until_killed(start, folder):
+    """In a process of its own: training that dies by a signal at step 7."""
+    advance = Training.advance
+
+    def killing(self):
+        advance(self)
+        if self.step == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Training.advance = killing
+    make_runs(source(), start, folder / "runs", folder / "unfinished", 1)
+
+
 def test_a_process_that_was_killed_leaves_what_the_next_continues(start, made, tmp_path):
-    process = os.fork()
-    if not process:
-        signal.alarm(300)  # ends a child that hangs, and with it the test
-        advance = Training.advance
-
-        def killing(self):
-            advance(self)
-            if self.step == 7:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        Training.advance = killing
-        make_runs(source(), start, tmp_path / "runs", tmp_path / "unfinished", 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    # spawned: a forked child may wait forever for the threads that its parent had
+    process = multiprocessing.get_context("spawn").Process(
+        target=run_until_killed, args=(start, tmp_path)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert (tmp_path / "unfinished" / "run" / "step4").is_dir()
     make_runs(source(), start, tmp_path / "runs", tmp_path / "unfinished", 1)
     assert digests(tmp_path / "runs" / "run") == digests(made)

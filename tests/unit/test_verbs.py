@@ -305,7 +305,12 @@ def test_a_hub_id_is_resolved_to_its_commit_and_a_local_folder_wins(
         Path("organisation").mkdir()
         Path("organisation/model").symlink_to(gpt2)
         summary(capsys, "fingerprint", "organisation/model", "--sequences", 20)
+        assert "did you mean organisation/model?" in refused(
+            capsys, "fingerprint", "organisation/modle"
+        )
         assert len(hub.requests) == asked
+        assert "taken as a hub id" in refused(capsys, "fingerprint", "organisation/other@main")
+        assert len(hub.requests) > asked
 
 
 def test_version_and_usage_load_nothing_heavy():

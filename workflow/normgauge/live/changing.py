@@ -23,7 +23,7 @@ def random_gauge(model: Model, seed: int = 42, spaces: Sequence[str] | None = No
     spaces: which to move, by their names in `describe(model)`: a residual stream, feed-forward
     units, or an attention layer; the residual streams when None. The model may also be a
     transformers config. The same seed gives the same gauge. Raises InputError for a space that no
-    gauge may move.
+    gauge may move, and for a negative seed.
 
     >>> import transformers, normgauge
     >>> config = transformers.GPT2Config(
@@ -33,6 +33,8 @@ def random_gauge(model: Model, seed: int = 42, spaces: Sequence[str] | None = No
     >>> {name: element.size for name, element in gauge.elements.items()}
     {'residual': 16}
     """
+    if seed < 0:
+        raise InputError(f"seed: expected a whole number from 0, found {seed}")
     anatomy = describe(config_of(model))
     known = admissible.gauge_spaces(anatomy)
     chosen = (
@@ -55,8 +57,8 @@ def transform(model: nn.Module, gauge: Gauge, in_place: bool = False) -> nn.Modu
     A copy, unless `in_place`: then the model itself is changed, whole or not at all, and returned.
     Weights keep their dtype; permutations, signs and powers of two are exact, all else is rounded
     once. `gauge.inverse()` leads back. Hidden states come out in the new coordinates. Raises
-    InputError for a gauge that would change the function, and for values that leave the range of
-    their dtype.
+    InputError for what is no gauge, for one that would change the function, and for values that
+    leave the range of their dtype.
 
     >>> import torch, transformers, normgauge
     >>> config = transformers.GPT2Config(
@@ -70,6 +72,11 @@ def transform(model: nn.Module, gauge: Gauge, in_place: bool = False) -> nn.Modu
     >>> torch.allclose(other(ids).logits, model(ids).logits, atol=1e-5)
     True
     """
+    if not isinstance(gauge, Gauge):
+        raise InputError(
+            f"gauge: expected a Gauge, as random_gauge gives, or the `gauge` of what match finds; "
+            f"found {type(gauge).__name__}"
+        )
     checkpoint = checkpoint_of(model)
     moved = dict(transforms.transform(describe(checkpoint.config), checkpoint.tensors, gauge))
     for name, value in moved.items():

@@ -21,7 +21,7 @@ from normgauge.provenance import atomic_path
 WIDTH = 7.0
 """Width of every figure, inches: the text width of a two-column paper."""
 
-BODY, SMALL, NOTE = 8.0, 7.5, 7.0
+BODY, SMALL, NOTE = 8.0, 7.5, 7.5
 """Font sizes, points."""
 
 BLACK, GREY, PALE = "#000000", "#595959", "#f2f2f2"

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ def found_folder(named: str) -> Iterator[Path]:
     """The checkpoint folder that MODEL names: a folder, a .gguf file, or a repository of the model
     hub, `owner/name[@revision]`.
 
-    What exists on the disk wins over the hub. A repository is resolved to its commit, which is said
-    on stderr, and fetched once into the cache, every file verified. Raises InputError for a file of
-    another kind, and for a name that is neither on the disk nor on the hub.
+    What exists on the disk wins over the hub, and so does a folder that holds no such name: without
+    a revision nothing is asked of the hub then. A repository is resolved to its commit, which is
+    said on stderr, and fetched once into the cache, every file verified. Raises InputError for a
+    file of another kind, and for a name that is neither on the disk nor on the hub.
     """
     path = Path(named).expanduser()
     if path.is_dir():
@@ -88,6 +90,8 @@ def found_folder(named: str) -> Iterator[Path]:
             "the weights, or a .gguf file"
         )
     elif (match := HUB_ID.fullmatch(named)) and path.suffix != ".gguf":
+        if not match["revision"] and path.parent != Path() and path.parent.is_dir():
+            raise _mistyped(named, path)
         yield _fetched(named, match["repository"], match["revision"])
     else:
         raise InputError(
@@ -103,6 +107,15 @@ def _named(named: str, scratch: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error).replace(scratch, named)) from error
+
+
+def _mistyped(named: str, path: Path) -> InputError:
+    near = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
+    meant = f"; did you mean {path.parent / near[0]}?" if near else ""
+    return InputError(
+        f"{named}: no such folder or file in {path.parent}{meant} (the hub repository of this name "
+        f"is {named}@main)"
+    )
 
 
 def _fetched(named: str, repository: str, revision: str | None) -> Path:
