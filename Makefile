@@ -6,10 +6,12 @@ MEMORY ?= 8192
 BIN := .venv/bin
 # For the long targets; profiles/default says why
 JOB_RATE := --max-jobs-per-timespan 100/20s
+# A first result to read while the rest is made
+FIRST := --prioritize results/tables/first_checkpoint.csv
 
 .PHONY: tables figures smoke test docs site quoted quoted-update lint
 tables: .venv/ready
-	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(JOB_RATE) -- all_tables
+	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(JOB_RATE) $(FIRST) -- all_tables
 
 figures: .venv/ready
 	$(BIN)/snakemake --cores $(CORES) --resources mem_mb=$(MEMORY) $(JOB_RATE) -- all_figures

@@ -26,6 +26,38 @@ TABLE_TARGETS = [
 FIGURE_TARGETS = [f"{FIGURES}/{name}.pdf" for name in ("figure3", "figure6")]
 
 
+# Table 2 of the study's first checkpoint alone: with --prioritize it is there minutes after the start of a long run.
+FIRST_TABLES = [f"{TABLES}/first_checkpoint.{suffix}" for suffix in ("parquet", "csv")]
+
+
+rule tabulate_first_checkpoint:
+    input:
+        measured=[
+            f"results/{model}/{revision}/{name}"
+            for model, revision in STUDY[:1]
+            for name in ("checkpoint.json", "stacks.parquet")
+        ],
+        published=beside("config/published/dead_directions.yaml"),
+    output:
+        table2=FIRST_TABLES[0],
+        table2_csv=FIRST_TABLES[1],
+    log:
+        f"logs/{TABLES}/first_checkpoint.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=20,
+    params:
+        code=code_of("tabulate.py"),
+        tables=["table2"],
+    message:
+        f"A first table to read: {FIRST_TABLES[1]}, the fingerprint of {STUDY[0][0]}; those of all checkpoints follow"
+    script:
+        "../scripts/tabulate.py"
+
+
 for tabulated, kinds in DEAD_TABLES.items():
 
     rule:
