@@ -50,6 +50,7 @@ localrules:
     signed_permutation_scale,
     trajectories,
     trajectories_scale,
+    scale_8b,
     audit,
     redundancy,
     checkpoint_comparison,
@@ -154,6 +155,11 @@ rule trajectories:
 rule trajectories_scale:
     input:
         TRAJECTORY_TABLE_TARGETS + TRAJECTORY_FIGURE_TARGETS,
+
+
+rule scale_8b:
+    input:
+        [f"results/{model}/{revision}/summary.parquet" for model, revision in STUDY],
 
 
 rule audit:

@@ -39,6 +39,7 @@ TARGETS = (
     "signed_permutation_scale",
     "trajectories",
     "trajectories_scale",
+    "scale_8b",
     "audit",
     "redundancy",
     "checkpoint_comparison",

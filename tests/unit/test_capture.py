@@ -20,7 +20,7 @@ from normgauge.capture.hooks import capture
 from normgauge.capture.norms import measurable_gain
 from normgauge.capture.settings import CaptureSettings
 from normgauge.capture.study import capture_checkpoint, capture_model, moments_file, select_sites
-from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.skeleton import skeleton
 from normgauge.errors import InputError
 from normgauge.fingerprint import Identity, measure
 from normgauge.fingerprint.files import read_measurement
@@ -319,13 +319,13 @@ def test_one_model_is_in_memory_at_a_time(tiny_gpt2, monkeypatch):
     """
     built = []
 
-    def build(checkpoint, forward_dtype):
+    def build(*args):
         assert not any(model() for model in built)
-        model = build_model(checkpoint, forward_dtype)
-        built.append(weakref.ref(model))
-        return model
+        made = skeleton(*args)
+        built.append(weakref.ref(made.model))
+        return made
 
-    monkeypatch.setattr(study, "build_model", build)
+    monkeypatch.setattr(study, "skeleton", build)
     capture_shard(
         tiny_gpt2, tiny_gpt2 / "checkpoint", {"weights_sha256": "0", "precision": "full"}, 0, 1
     )

@@ -11,9 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from normgauge.capture.checkpoint import check_configuration
-from normgauge.checkpoints import local
+from normgauge.checkpoints import local, shards
 from normgauge.checkpoints.acquire import acquire
-from normgauge.checkpoints.local import initialise, link_folder
+from normgauge.checkpoints.local import initialise, initialise_by_tensor, link_folder
+from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.errors import InputError
 
 GPT2 = {
@@ -379,3 +380,36 @@ def test_drawn_vectors_leave_the_matrices_as_initialised(tmp_path):
     )
     assert gains.min() > 0
     assert gains.unique().numel() == gains.numel()
+
+
+def test_a_large_shape_is_drawn_tensor_by_tensor(tmp_path, monkeypatch):
+    """Shards that transformers' own loader reads; gains one, biases zero, matrices of the stated
+    deviation, independent of each other; the same seed gives the same bytes.
+    """
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1000)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GPT2 | {"n_layer": 2, "architectures": ["GPT2LMHeadModel"]}))
+    for folder in ("one", "other"):
+        initialise_by_tensor(path, 5, tmp_path / folder, "bfloat16")
+    initialise_by_tensor(path, 6, tmp_path / "another seed", "bfloat16")
+    files = sorted((tmp_path / "one").glob("*.safetensors"))
+    assert len(files) > 1
+    for file in files:
+        assert file.read_bytes() == (tmp_path / "other" / file.name).read_bytes()
+    tensors = open_checkpoint(tmp_path / "one").tensors
+    other = open_checkpoint(tmp_path / "another seed").tensors
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "one", dtype=torch.bfloat16)
+    loaded = model.state_dict()
+    matrices = []
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, loaded[name])
+        if tensor.dim() > 1:
+            assert not torch.equal(tensor, other[name])
+            matrices.append(tensor.float())
+        else:
+            assert (tensor == (1 if name.endswith("weight") else 0)).all()
+    values = torch.cat([matrix.flatten() for matrix in matrices])
+    assert values.std().item() == pytest.approx(0.02, rel=0.05)
+    same_shape = [matrix for matrix in matrices if matrix.shape == matrices[2].shape]
+    assert len(same_shape) > 1
+    assert not torch.equal(same_shape[0], same_shape[1])

@@ -12,7 +12,7 @@ import platform
 import shutil
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -38,25 +38,91 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     the next removes. Raises InputError when the disk is full.
     """
     final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    machine = f"{zlib.crc32(platform.node().encode()):08x}"
-    temporary = final.with_name(f".{final.name}.{machine}-{os.getpid()}.part")
-    for left in final.parent.glob(f".{glob.escape(final.name)}.{machine}-*.part"):
-        if left == temporary or not _alive(left.name.rsplit("-", 1)[-1].removesuffix(".part")):
-            _remove(left)
+    temporary, left = _beside(final, "part")
+    for folder in left:
+        _remove(folder)
+    _remove(temporary)
     try:
         yield temporary
-        if temporary.is_dir() and final.is_dir():
-            shutil.rmtree(final)
-        os.replace(temporary, final)
+        _put_in_place(temporary, final)
     except Exception as error:
-        if disk_full(error):
-            raise InputError(
-                f"disk full while writing {final}: free space on that file system and rerun"
-            ) from error
+        _say_disk_full(error, final)
         raise
     finally:
         _remove(temporary)
+
+
+@contextmanager
+def resumable_path(path: str | os.PathLike[str], key: str) -> Iterator[Path]:
+    """As `atomic_path`, for a folder whose writer, once killed, is to go on where it stopped.
+
+    Yields a folder beside `path`; what lies in its part `result` becomes `path` on success. key:
+    all that the content depends on. What a killed process of this machine left under the same key
+    is there again, whole as far as the writer saw to it; under another key it is removed. A process
+    that still runs shares nothing with this one. A failing writer leaves nothing.
+    """
+    final = Path(path)
+    folder, left = _beside(final, "resume")
+    if _key_of(folder) != key:
+        _remove(folder)
+    for older in left:
+        if _key_of(older) == key and not folder.exists():
+            with suppress(FileNotFoundError):  # another process was faster
+                os.rename(older, folder)
+        else:
+            _remove(older)
+    try:
+        (folder / "result").mkdir(parents=True, exist_ok=True)
+        (folder / "key").write_text(key, encoding="utf-8")
+        yield folder
+        _put_in_place(folder / "result", final)
+        _remove(folder)
+    except Exception as error:
+        _remove(folder)
+        _say_disk_full(error, final)
+        raise
+
+
+def _beside(final: Path, ending: str) -> tuple[Path, list[Path]]:
+    """The name of this process's temporary beside `final`, and those that processes of this machine
+    left that are no more.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    start = f".{final.name}.{zlib.crc32(platform.node().encode()):08x}-"
+    left = [
+        path
+        for path in final.parent.glob(f"{glob.escape(start)}*.{ending}")
+        if not _alive(path.name.removeprefix(start).removesuffix(f".{ending}"))
+    ]
+    return final.with_name(f"{start}{os.getpid()}.{ending}"), left
+
+
+def _key_of(folder: Path) -> str | None:
+    try:
+        return (folder / "key").read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    if temporary.is_dir() and final.is_dir():
+        shutil.rmtree(final)
+    os.replace(temporary, final)
+
+
+def _say_disk_full(error: Exception, final: Path) -> None:
+    if disk_full(error):
+        raise InputError(
+            f"disk full while writing {final}: free space on that file system and rerun"
+        ) from error
+
+
+def library_hash() -> str:
+    """sha256 (first 16 hex digits) over all sources of the library."""
+    digest = hashlib.sha256()
+    for path in sorted(LIBRARY.rglob("*.py")):
+        digest.update(str(path.relative_to(LIBRARY)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _alive(process: str) -> bool:

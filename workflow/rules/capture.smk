@@ -15,7 +15,7 @@ rule capture_moments:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory("float64"),  # of the accumulators, whatever the forward pass
+        mem_mb=capture_memory,
         runtime=lambda wildcards: 240 * len(captured_groups(wildcards)),
         gpu=0,
     params:

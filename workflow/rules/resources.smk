@@ -10,8 +10,11 @@ def largest_megabytes(path):
 
 def acquired_memory(wildcards, input, attempt):
     """Megabytes: compressed, often 8-bit weights as float32 twice, or fresh float32 weights thrice; for a hub's, those of a billion parameters in half precision."""
-    if isinstance(SOURCES[wildcards.model], RandomInitSource):
-        return attempt * (1500 + 12 * rough_parameters(Path(input[0])) // 1_000_000)
+    if isinstance(source := SOURCES[wildcards.model], RandomInitSource):
+        # a file of at most 1 GB at a time, or one tensor, where tensors are drawn by themselves
+        return attempt * (
+            4000 if source.dtype else 1500 + 12 * rough_parameters(Path(input[0])) // 1_000_000
+        )
     largest = max(
         (Path(path).stat().st_size for path in input), default=None
     )  # of a hub's repository no file is at hand
@@ -56,6 +59,29 @@ def model_memory(*forward_dtypes):
         )
 
     return memory
+
+
+def capture_memory(wildcards, input, attempt):
+    """Megabytes of a job that runs a checkpoint one block at a time: a block, the accumulators of its sites, and what stands around. Depth does not enter.
+
+    Files that are not mapped are in memory whole.
+    """
+    manifest = json.loads(Path(input.manifest).read_text(encoding="utf-8"))
+    settings = capture_settings(wildcards)
+    forward_dtypes = captured_groups(wildcards)
+    square = max(stack["width"] for stack in manifest["stacks"]) ** 2
+    blocks = sum(stack["blocks"] for stack in manifest["stacks"])
+    block = min(16 * square, manifest["parameters"] // blocks)
+    behind_activation = any(
+        "schur" in groups for groups in forward_dtypes.values()
+    ) and "mlp_down_input" in settings.get("schur_sites", ())
+    # in matrices of the width: two sites in groups of sequences, half a matrix each, six others, and
+    # what one site needs when its moments are made, which behind the activation is four times as wide
+    matrices = 8 + settings["jackknife_groups"] + (64 if behind_activation else 4)
+    values = block * (12 if "float64" in forward_dtypes else 8) + 8 * matrices * square
+    if not all(path.endswith(".safetensors") for path in manifest["weights"]):
+        values += 4 * manifest["parameters"]
+    return attempt * (1500 + values // 1_000_000)
 
 
 def moments_memory(wildcards, input, attempt):

@@ -10,6 +10,7 @@ OWN_CONFIGURATION = {
     "exact_recovery_scale": "config/scale.yaml",
     "signed_permutation_scale": "config/signed_permutation_scale.yaml",
     "trajectories_scale": "config/trajectories_scale.yaml",
+    "scale_8b": "config/scale_8b.yaml",
 }
 TARGETS = requested_targets()
 REQUESTED = [word for word in sys.argv[1:] if not word.startswith("-")]

@@ -46,7 +46,7 @@ def capture(
     site will see fewer samples than it has coordinates.
     """
     workspace = Workspace()
-    accumulators = {site.id: _accumulator(site, accumulation, workspace) for site in sites}
+    accumulators = {site.id: accumulator_of(site, accumulation, workspace) for site in sites}
     body = body_of(model)
     parameter, started = next(model.parameters()), False
     with torch.inference_mode(), hooked(model, sites, accumulators) as state:
@@ -55,14 +55,14 @@ def capture(
             body(**{key: placed(value, parameter) for key, value in batch.inputs.items()})
             state.check_all_fired()
             if not started:
-                _expect_enough_samples(accumulators, first_batches)
+                expect_enough_samples(accumulators, first_batches)
                 started = True
             if progress:
                 progress.step()
     return {site.id: accumulators[site.id].moments() for site in sites}
 
 
-def _accumulator(
+def accumulator_of(
     site: Site, accumulation: str, workspace: Workspace
 ) -> Accumulator | GroupedAccumulator:
     """With groups at the sites that tables show; samples are compared at X_0 and block 1's
@@ -81,7 +81,7 @@ def body_of(model: torch.nn.Module) -> torch.nn.Module:
     return getattr(model, "base_model", model)
 
 
-def _expect_enough_samples(
+def expect_enough_samples(
     accumulators: Mapping[str, Accumulator | GroupedAccumulator], first_batches: float
 ) -> None:
     """Refuse fewer samples than coordinates: the bottom of the spectrum would be the sample's, not

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,20 @@ import torch
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, Site
 from normgauge.calibration.batches import Batch, batches, count_sequences
+from normgauge.capture.by_block import BatchSource, Run, capture_by_block
 from normgauge.capture.hooks import capture
 from normgauge.capture.norms import norm_rows
+from normgauge.capture.outputs import FiledOutputs
 from normgauge.capture.second_pass import NormRow, factor_shows_more
 from normgauge.capture.settings import CaptureSettings
-from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.checkpoints.skeleton import skeleton
 from normgauge.errors import InputError
 from normgauge.moments import Moments, write_moments
 from normgauge.progress import Progress
-from normgauge.provenance import atomic_path, execution_environment
+from normgauge.provenance import execution_environment, library_hash, resumable_path
 from normgauge.schemas.inputs import tables
 from normgauge.tables import read_metadata
-
-BatchSource = Callable[[], Iterable[Batch]]
 
 
 def select_sites(
@@ -125,7 +126,9 @@ def capture_checkpoint(
     """Run the checkpoint in `folder` over its calibration and write moments/{shard}-of-{shards}/.
 
     named: model and revision. part: shard and shards. Writes a folder for each forward dtype, with
-    `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing.
+    `norms.parquet` and one `{site id with / as __}.parquet` per site, all or nothing. One block of
+    the model is in memory at a time, and a capture that was killed goes on at the block where it
+    stopped.
     """
     model_id, revision = named
     shard, shards = part
@@ -155,7 +158,6 @@ def capture_checkpoint(
 
     device = forward_device(settings.gpus)
     own = sequences * (shard + 1) // shards - sequences * shard // shards
-    steps = -(-own // batch_size)
     provenance = {
         "model": model_id,
         "revision": revision,
@@ -169,48 +171,57 @@ def capture_checkpoint(
         **execution_environment(),
     }
     norms = norm_rows(anatomy, checkpoint.tensors)
+    key = json.dumps(
+        [provenance, asdict(settings), repr(checkpoint.config), library_hash()], default=dict
+    )
+    with resumable_path(destination, key) as work:
+        for forward_dtype, sites in sites_by_dtype.items():
+            run = Run(
+                source,
+                -(-own // batch_size),
+                settings.accumulation,
+                sequences / min(batch_size, own),
+                f"capture {model_id} {forward_dtype} {shard + 1}/{shards}",
+            )
+            _capture_into(
+                work,
+                forward_dtype,
+                capture_by_block(
+                    skeleton(checkpoint, forward_dtype, device),
+                    anatomy,
+                    sites,
+                    run,
+                    norms,
+                    FiledOutputs(work / "outputs" / forward_dtype),
+                ),
+                sites,
+                norms,
+                {**provenance, "forward_dtype": forward_dtype},
+            )
 
-    def capture_in(forward_dtype: str, folder: Path) -> None:
-        """A function, so that the model and its moments are gone before the next dtype's are
-        made.
-        """
-        label, sites = (
-            f"capture {model_id} {forward_dtype} {shard + 1}/{shards}",
-            sites_by_dtype[forward_dtype],
-        )
-        model = build_model(checkpoint, forward_dtype).to(device)
-        moments = capture_model(
-            model,
-            sites,
-            source,
-            steps,
-            settings.accumulation,
-            label,
-            sequences / min(batch_size, own),
-            norms,
-        )
-        _write_folder(folder, sites, moments, norms, {**provenance, "forward_dtype": forward_dtype})
 
-    with atomic_path(destination) as temporary:
-        for forward_dtype in sites_by_dtype:
-            capture_in(forward_dtype, temporary / forward_dtype)
-
-
-def _write_folder(
-    folder: Path,
+def _capture_into(
+    work: Path,
+    forward_dtype: str,
+    blocks: Iterator[dict[str, Moments]],
     sites: Sequence[Site],
-    moments: Mapping[str, Moments],
     norms: list[dict[str, Any]],
     provenance: Mapping[str, str],
 ) -> None:
-    folder.mkdir(parents=True)
+    """Write the norms, and the moments block by block as they come."""
+    folder = work / "result" / forward_dtype
+    folder.mkdir(parents=True, exist_ok=True)
     tables.write(folder / "norms.parquet", "norms", norms, provenance)
-    for site in sites:
-        described = {
+    described = {
+        site.id: {
             f"site_{key}": "" if value is None else str(value)
             for key, value in asdict(site).items()
         }
-        write_moments(folder / moments_file(site.id), moments[site.id], {**provenance, **described})
+        for site in sites
+    }
+    for moments in blocks:
+        for name, found in moments.items():
+            write_moments(folder / moments_file(name), found, {**provenance, **described[name]})
 
 
 def moments_file(site_id: str) -> Path:

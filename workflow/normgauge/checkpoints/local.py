@@ -4,7 +4,9 @@ configuration.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -72,13 +74,8 @@ def initialise(
     import torch
 
     from normgauge.checkpoints.architectures import untie
-    from normgauge.checkpoints.configuration import check_numbers
 
-    settings = _read_settings(config_path)
-    _checked(check_numbers, settings, config_path)
-    config, model_class = _model_class(settings, config_path)
-    if check:
-        _checked(check, settings, config_path)
+    config, model_class = _described(config_path, check)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -107,6 +104,63 @@ def initialise(
         # from.
         model.save_pretrained(temporary, save_original_format=False)
         temporary.joinpath("generation_config.json").unlink(missing_ok=True)
+
+
+def initialise_by_tensor(
+    config_path: Path, seed: int, folder: Path, dtype: str, check: ConfigCheck | None = None
+) -> None:
+    """Write config.json and shards of weights in `dtype`, one tensor in memory at a time.
+
+    Matrices are Gaussian with the configuration's `initializer_range` (0.02 where it has none),
+    gains stand for one and biases are zero, as in an initialisation, but the values are not those
+    of the class: each tensor has a generator of its own, seeded with the seed and its name. The
+    same seed gives the same bytes. Raises InputError as `initialise` does, and for a family that is
+    not described.
+    """
+    import torch
+
+    from normgauge.anatomy import describe
+    from normgauge.anatomy.structure import Role
+    from normgauge.checkpoints.shards import write_shards
+
+    config, _ = _described(config_path, check)
+    config.dtype = dtype
+    anatomy, stored = describe(config), getattr(torch, dtype)
+    fixed = {tensor.name: 0.0 for tensor in anatomy.tensors if len(tensor.shape) == 1}
+    fixed |= {name: 1.0 for name in fixed if anatomy.tensor(name).axes[0].role == Role.SCALE}
+    fixed |= {norm.gain: 1.0 - norm.gain_offset for norm in anatomy.norms if norm.gain}
+    deviation = getattr(config, "initializer_range", None) or 0.02
+
+    def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if name in fixed:
+            return torch.full(shape, fixed[name], dtype=stored)
+        values = torch.empty(shape, dtype=stored)
+        generator = torch.Generator().manual_seed(_seed_for(seed, name))
+        for row in values.split(max(1, 2**24 // math.prod(shape[1:]))):
+            row.copy_(deviation * torch.randn(row.shape, generator=generator))
+        return values
+
+    shapes = {tensor.name: tensor.shape for tensor in anatomy.tensors if tensor.alias_of is None}
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        write_shards(temporary, shapes, stored.itemsize, drawn)
+        config.save_pretrained(temporary)
+
+
+def _seed_for(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "little") >> 1
+
+
+def _described(config_path: Path, check: ConfigCheck | None) -> tuple[Any, Any]:
+    """The configuration in a file and its class, checked."""
+    from normgauge.checkpoints.configuration import check_numbers
+
+    settings = _read_settings(config_path)
+    _checked(check_numbers, settings, config_path)
+    found = _model_class(settings, config_path)
+    if check:
+        _checked(check, settings, config_path)
+    return found
 
 
 def _checked(check: ConfigCheck, settings: dict[str, Any], path: Path) -> None:

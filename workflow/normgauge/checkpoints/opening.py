@@ -24,6 +24,7 @@ from normgauge.checkpoints.placing import (
     without_ties,
 )
 from normgauge.checkpoints.readers import Weights
+from normgauge.checkpoints.readers.mapped import MappedTensors
 from normgauge.errors import InputError
 
 
@@ -123,18 +124,21 @@ def _say_once(line: str) -> None:
 
 def _named(placement: Placement, weights: Weights) -> Checkpoint:
     """The tensors under the names of the class, and those that it does not use."""
-    tensors: dict[str, torch.Tensor] = {}
-    stored: dict[str, str] = {}
-    for source, target in placement.names.items():
-        tensor = weights.tensors[source]
-        if not tensor.is_floating_point():
+    sources = {target: source for source, target in placement.names.items()}
+    for name, other in placement.copies.items():
+        sources[name] = sources[other]
+    for source in placement.names:
+        if not weights.tensors[source].is_floating_point():
             raise InputError(
                 f"{weights.files[0].name}: tensor {source} is stored as {weights.stored[source]}; "
                 "expected floating-point weights"
             )
-        tensors[target], stored[target] = tensor, weights.stored[source]
-    for name, other in placement.copies.items():
-        tensors[name], stored[name] = tensors[other], stored[other]
+    tensors: Mapping[str, torch.Tensor] = (
+        weights.tensors.renamed(sources)
+        if isinstance(weights.tensors, MappedTensors)
+        else {name: weights.tensors[source] for name, source in sources.items()}
+    )
+    stored = {name: weights.stored[source] for name, source in sources.items()}
     unused = {
         name: Unused(weights.tensors[source], weights.stored[source], reason)
         for source, (name, reason) in placement.unused.items()

@@ -35,6 +35,8 @@ UNPINNED = "unpinned"  # a place for a commit: plans, but is not acquired
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|unpinned")
 
+DRAWN_DTYPES = ("bfloat16", "float16", "float32")  # in which a random initialisation can be stored
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -108,11 +110,14 @@ class RandomInitSource:
     seed.
 
     draw_vectors: gains and biases are drawn too, which an initialisation leaves at one and zero.
+    dtype: the weights are drawn and stored in it tensor by tensor, for shapes larger than memory;
+    None for the class's own initialisation in float32.
     """
 
     config: str
     seeds: tuple[int, ...]
     draw_vectors: bool = False
+    dtype: str | None = None
 
     provenance = "random initialisation"
 
@@ -122,12 +127,12 @@ class RandomInitSource:
 
     def record(self, revision: str) -> dict[str, Any]:
         """What the manifest says of this source."""
-        drawn = {"draw_vectors": True} if self.draw_vectors else {}
+        options = {"draw_vectors": self.draw_vectors, "dtype": self.dtype}
         return {
             "random_init": {
                 "config": PurePosixPath(self.config).name,
                 "seed": seed_of(revision),
-                **drawn,
+                **{name: value for name, value in options.items() if value},
             }
         }
 
@@ -265,12 +270,17 @@ def _local(where: str, source: Mapping[str, Any]) -> LocalSource:
 def _random_init(where: str, source: Mapping[str, Any]) -> RandomInitSource:
     only_keys(where, source, required=("random_init",))
     where, source = f"{where}.random_init", mapping(f"{where}.random_init", source["random_init"])
-    only_keys(where, source, required=("config", "seed"), optional=("draw_vectors",))
-    drawn = source.get("draw_vectors", False)
+    only_keys(where, source, required=("config", "seed"), optional=("draw_vectors", "dtype"))
+    drawn, dtype = source.get("draw_vectors", False), source.get("dtype")
     if not isinstance(drawn, bool):
         raise InputError(f"{where}.draw_vectors: expected true or false, found {drawn!r}")
+    if dtype not in (None, *DRAWN_DTYPES) or (dtype and drawn):
+        raise InputError(
+            f"{where}.dtype: found {dtype!r}; expected one of {', '.join(DRAWN_DTYPES)}, without "
+            "draw_vectors"
+        )
     return RandomInitSource(
-        text(f"{where}.config", source["config"]), seeds_of(where, source["seed"]), drawn
+        text(f"{where}.config", source["config"]), seeds_of(where, source["seed"]), drawn, dtype
     )
 
 

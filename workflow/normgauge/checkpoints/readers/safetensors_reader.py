@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from normgauge.checkpoints.readers import Weights, check_shard, read_json, shards
+from normgauge.checkpoints.readers.mapped import MappedTensors
 from normgauge.errors import InputError, one_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -52,7 +53,10 @@ def read(folder: Path) -> Weights:
         headers = {path: check_header(path) for path in expected}
         for path, header in headers.items():
             check_shard(path, expected[path], set(header), INDEX)
-    tensors = {name: tensor for path in headers for name, tensor in _load(path).items()}
+    tensors = MappedTensors(
+        {name: tensor for path in headers for name, tensor in _load(path).items()},
+        {name: (path, name) for path, header in headers.items() for name in header},
+    )
     stored = {name: entry["dtype"] for header in headers.values() for name, entry in header.items()}
     return Weights(tensors, stored, tuple(headers))
 

@@ -1,0 +1,47 @@
+"""Tensors that lie in memory-mapped files, and a way to read some of them and give the memory back.
+
+What is read of a mapped tensor counts as the process's memory for as long as the map is there. A
+tensor that is mapped anew has a map of its own, which goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+
+class MappedTensors(dict[str, torch.Tensor]):
+    """Tensors by name. `places`: of each, the safetensors file that it is a map of, and its name
+    there.
+
+    A change makes a plain dictionary of it (`dict(...)`, `|`), so places and values agree.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], places: Mapping[str, tuple[Path, str]]
+    ) -> None:
+        super().__init__(tensors)
+        self.places = dict(places)
+
+    def renamed(self, sources: Mapping[str, str]) -> MappedTensors:
+        """The tensors `sources[name]` under other names."""
+        return MappedTensors(
+            {name: self[source] for name, source in sources.items()},
+            {name: self.places[source] for name, source in sources.items()},
+        )
+
+
+def mapped_anew(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """The named tensor with a map of its own that goes with it: the same values at the same
+    alignment in memory.
+
+    One of a file that cannot be mapped is the one at hand, which is in memory in any case.
+    """
+    if not isinstance(tensors, MappedTensors):
+        return tensors[name]
+    path, stored_name = tensors.places[name]
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(stored_name)
