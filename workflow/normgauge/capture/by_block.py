@@ -81,7 +81,7 @@ def capture_by_block(
     for each in passes[outputs.finished :]:
         block = parts.blocks[each.blocks[-1]]
         with _loaded(skeleton, block), _stem(skeleton, parts, each.first):
-            walk = _Walk(skeleton, body, each, inputs, outputs, workspace)
+            walk = _Walk(skeleton, body, each, tuple(parts.blocks), inputs, outputs, workspace)
             first = "cov64" if run.accumulation == "auto" else run.accumulation
             moments = walk.moments(each.sites, first, run.first_batches, progress)
             if run.accumulation == "auto":
@@ -115,8 +115,7 @@ def _stem(skeleton: Skeleton, parts: Parts, real: bool) -> Iterator[None]:
         if real:
             stack.enter_context(_loaded(skeleton, parts.convolutions))
             for name in parts.tables:
-                table: Any = model.get_submodule(name.rpartition(".")[0])
-                stack.enter_context(skeleton.rows_loaded(table, name))
+                stack.enter_context(skeleton.rows_loaded(name))
         else:
             names = (*parts.tables, *parts.convolutions)
             for module in dict.fromkeys(name.rpartition(".")[0] for name in names):
@@ -125,7 +124,7 @@ def _stem(skeleton: Skeleton, parts: Parts, real: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _shape_only(module: nn.Module) -> Iterator[None]:
+def _shape_only(module: Any) -> Iterator[None]:
     """The module without values gives zeros; its own code says of which shape."""
     forward = module.forward
 
@@ -187,11 +186,12 @@ class _Walk:
         skeleton: Skeleton,
         body: nn.Module,
         own: BlockPass,
+        blocks: Sequence[str],
         inputs: _Inputs,
         outputs: Outputs,
         workspace: Workspace,
     ) -> None:
-        self._skeleton, self._body, self._own = skeleton, body, own
+        self._skeleton, self._body, self._own, self._blocks = skeleton, body, own, blocks
         self._inputs, self._outputs, self._workspace = inputs, outputs, workspace
         self._call = self._batch = 0
         self._keep = True  # a second walk over the same block gives the same values
@@ -236,11 +236,9 @@ class _Walk:
 
     @contextmanager
     def _switched(self) -> Iterator[None]:
-        """A switch in the place of every block of this pass and before, whose hooks stay with the
-        block.
-        """
+        """A switch in the place of every block, whose hooks stay with the block."""
         model, own = self._skeleton.model, self._own
-        real = {name: model.get_submodule(name) for name in dict.fromkeys(own.blocks)}
+        real = {name: model.get_submodule(name) for name in self._blocks}
         with ExitStack() as stack:
             if own.terminal:
                 handle = model.get_submodule(own.terminal).register_forward_hook(self._after)

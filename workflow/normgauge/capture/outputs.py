@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -36,19 +35,21 @@ class Outputs(Protocol):
 
 
 class HeldOutputs:
-    """In memory: N d numbers a stack."""
+    """In memory: N d numbers a stack, and as many of the block at work."""
 
     def __init__(self) -> None:
         self.finished = 0
-        self._latest: dict[str, dict[int, Any]] = defaultdict(dict)
+        self._latest: dict[str, list[Any]] = {}
+        self._fresh: list[Any] = []
 
     def get(self, stack: str, batch: int) -> Any:
         return self._latest[stack][batch]
 
     def put(self, stack: str, batch: int, value: Any) -> None:
-        self._latest[stack][batch] = value  # who reads a batch has read it before
+        self._fresh.append(value)
 
     def finish(self, stack: str) -> None:
+        self._latest[stack], self._fresh = self._fresh, []
         self.finished += 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,10 +45,11 @@ class Skeleton:
             _assign(self.model, name, torch.empty_like(value, device="meta"))
 
     @contextmanager
-    def rows_loaded(self, module: nn.Embedding, name: str) -> Iterator[None]:
-        """Within this context the table gets those rows that are asked for, when they are: memory
-        that nobody writes to is not taken.
+    def rows_loaded(self, name: str) -> Iterator[None]:
+        """Within this context an embedding's table gets those rows that are asked for, when they
+        are: memory that nobody writes to is not taken.
         """
+        module: Any = self.model.get_submodule(name.rpartition(".")[0])
         stored = self.stored(name)
         values = torch.empty(stored.shape, dtype=self.dtype, device=self.device)
         there = torch.zeros(len(values), dtype=torch.bool, device=self.device)

@@ -44,4 +44,5 @@ def mapped_anew(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         return tensors[name]
     path, stored_name = tensors.places[name]
     with safe_open(path, framework="pt") as file:
-        return file.get_tensor(stored_name)
+        tensor: torch.Tensor = file.get_tensor(stored_name)
+    return tensor
