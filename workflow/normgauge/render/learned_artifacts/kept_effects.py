@@ -37,7 +37,7 @@ def kept_effects(rows: Rows) -> Figure:
         "Share of the effect on held-out text that is left on a copy under a recorded gauge; a "
         "mark for each seed. "
         + (
-            f"{silent} of the artifacts have an effect of 0.1 or less and are left out."
+            f"Artifacts with an effect of 0.1 or less are left out: {silent}."
             * bool(silent)
         )
     )
