@@ -111,7 +111,7 @@ def test_indices_outside_a_table_are_refused(tmp_path, index):
 
 
 @pytest.mark.parametrize(
-    "command", ["solve {0} {0}/out", "second_stage {0} {0} {0}", "check_gauge {0}"]
+    "command", ["solve {0} {0}/out", "second_stage {0} {0}", "check_gauge {0}"]
 )
 def test_junk_at_a_terminal_is_one_line(tmp_path, command):
     module, *arguments = command.format(tmp_path).split()
@@ -182,7 +182,7 @@ def test_fresh_rows_seen_before_are_no_new_evidence(tmp_path):
             {**entry, "open": entry["column"] == 1} for entry in report["stragglers"]
         ]
         (output / "report.json").write_text(json.dumps(report))
-        second_stage.merge(observations, output, fresh, 1)
+        second_stage.merge(output, fresh, 1)
         seen.append(json.loads((output / "report.json").read_text())["stragglers"][0]["rows"])
     assert seen == [ROWS + 101, ROWS + 101]
     assert len(load_file(output / "evidence.safetensors")["m.seen"]) == 101

@@ -758,6 +758,7 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
                 | dict.fromkeys(("statistic", "p"), 1.2e-4 if norms else None)
                 for number in range(50)
             ],
+            "parts": [filled(schemas["recovery_parts"], part="decoder-1")],
             "certificates": [
                 filled(schemas["recovery_certificates"], candidates=9, survivors=1 + place)
             ],
@@ -793,8 +794,9 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
             path = folder / str(place) / f"{kind}.parquet"
             recovery_schemas.tables.write(path, f"recovery_{kind}", content, metadata)
             inputs.setdefault(kind, []).append(path)
-    outputs = {name: folder / f"{name}.parquet" for name in RECOVERY} | {
-        f"{name}_csv": folder / f"{name}.csv" for name in RECOVERY
+    names = (*RECOVERY, "exact_recovery_parts")
+    outputs = {name: folder / f"{name}.parquet" for name in names} | {
+        f"{name}_csv": folder / f"{name}.csv" for name in names
     }
     write_recovery(inputs, outputs)
     return {

@@ -14,13 +14,14 @@ from normgauge.provenance import import_closure
 from normgauge.schemas.exact_recovery import tables
 
 PER_MODEL = {
-    "observe_activations",
-    "solve_weights",
+    "recover_weights",
     "close_stragglers",
     "compare_recovery",
     "assemble_recovery",
 }
-SECOND_ROUTE = {"solve_weights_again", "compare_routes"}
+SECOND_ROUTE = {"recover_weights_again", "compare_routes"}
+BLOCK_JOBS = {"observe_part": 3, "solve_part": 3, "join_parts": 1}
+
 DRAWN = {
     "draw_exact_recovery",
     "draw_recovery_calibration",
@@ -74,25 +75,40 @@ def test_the_published_gpt2_is_pinned_by_its_sha256(project: Project) -> None:
 
 def test_models_that_are_not_recovered_are_not_solved_again(project: Project) -> None:
     plan = project.plan("exact_recovery", "--config", 'exact_recovery={"models": ["minilm-l6"]}')
-    assert plan["solve_weights"] == 1
+    assert plan["recover_weights"] == 1
     assert not plan.keys() & SECOND_ROUTE
 
 
-def test_the_solvers_job_has_one_input_and_it_is_no_checkpoint(project: Project) -> None:
-    said = project.run("exact_recovery", *SMOKE, "--dry-run").stdout
-    job = re.search(r"^rule solve_weights:\n(?:    .+\n)+", said, re.MULTILINE)
+@pytest.fixture(scope="module")
+def by_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options by which the smoke model is recovered by jobs; numbers need a file."""
+    extra = tmp_path_factory.mktemp("config") / "jobs.yaml"
+    extra.write_text("exact_recovery: {block_jobs: {gpt2-smoke: 3}}\n")
+    return (*SMOKE, str(extra))
+
+
+def test_a_model_is_recovered_by_a_job_for_each_part(project: Project, by_jobs) -> None:
+    plan = project.plan("exact_recovery", *by_jobs)
+    assert {rule: plan.get(rule) for rule in BLOCK_JOBS} == BLOCK_JOBS
+    assert "recover_weights" not in plan
+
+
+def test_the_solvers_job_has_one_input_and_it_is_no_checkpoint(project: Project, by_jobs) -> None:
+    said = project.run("exact_recovery", *by_jobs, "--dry-run").stdout
+    job = re.search(r"^rule solve_part:\n(?:    .+\n)+", said, re.MULTILINE)
     assert job
-    assert f"    input: {FOLDER}/exact_recovery/observations\n" in job.group()
+    assert f"    input: {FOLDER}/exact_recovery/observations/" in job.group()
     assert "checkpoint" not in job.group()
 
 
 def test_the_solvers_script_imports_no_reader_of_weights() -> None:
-    imported = import_closure(ROOT / "workflow/scripts/solve_weights.py")
+    imported = import_closure(ROOT / "workflow/scripts/solve_part.py")
     assert "solve.py" in {path.name for path in imported}
     assert not [
         path
         for path in imported
-        if path.parent.name == "checkpoints" or path.stem in ("observe", "recover", "compare")
+        if path.parent.name == "checkpoints"
+        or path.stem in ("observe", "hooks", "by_block", "compare")
     ]
 
 
@@ -141,10 +157,14 @@ def test_a_tiny_model_end_to_end(recovered: Project) -> None:
             recovered / f"{FOLDER}/exact_recovery/attack.parquet", "recovery_attack"
         )
     )
-    assert not (recovered / f"{FOLDER}/exact_recovery/observations").exists()
+    parts = tables.read(recovered / f"{FOLDER}/exact_recovery/parts.parquet", "recovery_parts")
+    assert [row["part"] for row in parts] == ["decoder-1", "decoder-2", "ends"]
+    assert all(row["scratch_mb"] > 0 < row["solve_mb"] for row in parts)
+    assert not list((recovered / f"{FOLDER}/exact_recovery").glob("tmp*"))
     for kind in (
         "exact_recovery",
         "exact_recovery_map",
+        "exact_recovery_parts",
         "exact_recovery_null",
         "exact_recovery_margins",
         "exact_recovery_columns",

@@ -1,8 +1,10 @@
 RECOVERED = listed("exact_recovery", "models")
+BLOCK_JOBS = config["exact_recovery"]["block_jobs"]
 SECOND_ROUTE = [pair for pair in listed("exact_recovery", "second_route") if pair in RECOVERED]
 RECOVERY_TABLES = (
     "exact_recovery",
     "exact_recovery_map",
+    "exact_recovery_parts",
     "exact_recovery_null",
     "exact_recovery_margins",
     "exact_recovery_columns",
@@ -10,6 +12,7 @@ RECOVERY_TABLES = (
 RECOVERY_FIGURES = ("recovered-share", "null-calibration", "margin-against-n", "hardest-column")
 COMPARED = (
     "map",
+    "parts",
     "certificates",
     "null",
     "stragglers",
@@ -73,66 +76,128 @@ RECOVERY_TABLE_TARGETS = [
 RECOVERY_FIGURE_TARGETS = [f"{FIGURES}/exact_recovery/{name}.pdf" for name in RECOVERY_FIGURES]
 
 
-rule observe_activations:
+# One block of the model after the other is observed and solved; each solver is a process of its own, which is given the observations of that block and
+# nothing else: neither the checkpoint nor its manifest.
+rule recover_weights:
     input:
         checkpoint="results/{model}/{revision}/checkpoint",
         manifest="results/{model}/{revision}/checkpoint.json",
     output:
-        temp(directory("results/{model}/{revision}/exact_recovery/observations")),
+        directory("results/{model}/{revision}/exact_recovery/solution"),
     log:
-        "logs/observe_activations/{model}/{revision}.log",
+        "logs/recover_weights/{model}/{revision}.log",
     benchmark:
-        "logs/benchmarks/observe_activations/{model}/{revision}.tsv"
+        "logs/benchmarks/recover_weights/{model}/{revision}.tsv"
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
         mem_mb=model_memory("float64"),
-        runtime=60,
+        runtime=240,
     params:
-        code=code_of("observe_activations.py"),
+        code=code_of("recover_weights.py"),
         entry=entry_part("config"),
         rows=config["exact_recovery"]["rows"],
         seed=config["exact_recovery"]["seed"],
+        arithmetic="torch",
     script:
-        "../scripts/observe_activations.py"
+        "../scripts/recover_weights.py"
 
 
-# It is given the observations and nothing else: neither the checkpoint nor its manifest.
-rule solve_weights:
-    input:
-        observations="results/{model}/{revision}/exact_recovery/observations",
+# The same with another BLAS, another LAPACK and one thread: the bits must not depend on them.
+use rule recover_weights as recover_weights_again with:
     output:
-        directory("results/{model}/{revision}/exact_recovery/solution"),
+        temp(directory("results/{model}/{revision}/exact_recovery/second-route")),
     log:
-        "logs/solve_weights/{model}/{revision}.log",
+        "logs/recover_weights_again/{model}/{revision}.log",
     benchmark:
-        "logs/benchmarks/solve_weights/{model}/{revision}.tsv"
+        "logs/benchmarks/recover_weights_again/{model}/{revision}.tsv"
+    threads: 1
+    params:
+        code=code_of("recover_weights.py"),
+        entry=entry_part("config"),
+        rows=config["exact_recovery"]["rows"],
+        seed=config["exact_recovery"]["seed"],
+        arithmetic="scipy",
+
+
+# The same by jobs, for the models under `exact_recovery.block_jobs`: a part is observed after the one before, solved beside the others, and the run goes
+# on where it was stopped.
+rule observe_part:
+    input:
+        unpack(relay_before),
+        checkpoint="results/{model}/{revision}/checkpoint",
+        manifest="results/{model}/{revision}/checkpoint.json",
+    output:
+        observations=temp(
+            directory("results/{model}/{revision}/exact_recovery/observations/{part}")
+        ),
+        relay=temp(directory("results/{model}/{revision}/exact_recovery/relay/{part}")),
+    log:
+        "logs/observe_part/{model}/{revision}/{part}.log",
+    benchmark:
+        "logs/benchmarks/observe_part/{model}/{revision}/{part}.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: config["threads"]
+    resources:
+        mem_mb=part_memory,
+        runtime=240,
+    params:
+        code=code_of("observe_part.py"),
+        entry=entry_part("config"),
+        rows=config["exact_recovery"]["rows"],
+        seed=config["exact_recovery"]["seed"],
+        parts=lambda wildcards: BLOCK_JOBS[wildcards.model],
+    script:
+        "../scripts/observe_part.py"
+
+
+# Before the next part is observed: observations do not pile up.
+rule solve_part:
+    input:
+        observations="results/{model}/{revision}/exact_recovery/observations/{part}",
+    output:
+        temp(directory("results/{model}/{revision}/exact_recovery/solutions/{part}")),
+    log:
+        "logs/solve_part/{model}/{revision}/{part}.log",
+    benchmark:
+        "logs/benchmarks/solve_part/{model}/{revision}/{part}.tsv"
+    priority: 1
     conda:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
         mem_mb=solver_memory,
-        runtime=120,
+        runtime=240,
     params:
-        code=code_of("solve_weights.py"),
-        arithmetic="torch",
+        code=code_of("solve_part.py"),
     script:
-        "../scripts/solve_weights.py"
+        "../scripts/solve_part.py"
 
 
-# The same from the same observations, with another BLAS, another LAPACK and one thread: the bits must not depend on them.
-use rule solve_weights as solve_weights_again with:
+rule join_parts:
+    input:
+        part_solutions,
     output:
-        temp(directory("results/{model}/{revision}/exact_recovery/second-route")),
+        directory("results/{model}/{revision}/exact_recovery/solution"),
     log:
-        "logs/solve_weights_again/{model}/{revision}.log",
-    benchmark:
-        "logs/benchmarks/solve_weights_again/{model}/{revision}.tsv"
+        "logs/join_parts/{model}/{revision}.log",
+    wildcard_constraints:
+        model=alternatives(BLOCK_JOBS),
+    conda:
+        "../../envs/pipeline.yaml"
     threads: 1
+    resources:
+        mem_mb=joined_memory,
+        runtime=60,
     params:
-        code=code_of("solve_weights.py"),
-        arithmetic="scipy",
+        code=code_of("join_parts.py"),
+    script:
+        "../scripts/join_parts.py"
+
+
+ruleorder: join_parts > recover_weights
 
 
 rule compare_routes:
@@ -160,7 +225,6 @@ rule close_stragglers:
     input:
         checkpoint="results/{model}/{revision}/checkpoint",
         manifest="results/{model}/{revision}/checkpoint.json",
-        observations="results/{model}/{revision}/exact_recovery/observations",
         solution="results/{model}/{revision}/exact_recovery/solution",
     output:
         directory("results/{model}/{revision}/exact_recovery/closed"),

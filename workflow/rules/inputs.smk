@@ -197,6 +197,19 @@ def twin_files(kind):
     ]
 
 
+def relay_before(wildcards):
+    """The relay of the part before this one, of a model that is recovered by jobs; the first has none."""
+    before = int(wildcards.part) - 1
+    folder = f"results/{wildcards.model}/{wildcards.revision}/exact_recovery/relay"
+    return {"before": f"{folder}/{before}"} if before else {}
+
+
+def part_solutions(wildcards):
+    """The solver's folders of every part, in the order of the parts."""
+    folder = f"results/{wildcards.model}/{wildcards.revision}/exact_recovery/solutions"
+    return [f"{folder}/{part}" for part in range(1, BLOCK_JOBS[wildcards.model] + 1)]
+
+
 def recovery_files(kind, checkpoints):
     """This file of the exact recovery of each of these checkpoints."""
     return [

@@ -103,6 +103,18 @@ def solver_memory(wildcards, input, attempt):
     return attempt * (1500 + 2 * largest_megabytes(input.observations))
 
 
+def part_memory(wildcards, input, attempt):
+    """Megabytes: the float64 weights of one part and of what lies outside of blocks, and the stored ones as they are read."""
+    parameters = json.loads(Path(input.manifest).read_text(encoding="utf-8"))["parameters"]
+    return attempt * (2500 + 8 * parameters // 1_000_000)
+
+
+def joined_memory(wildcards, input, attempt):
+    """Megabytes: values and claims of all parts, twice while they are written."""
+    sizes = (file.stat().st_size for path in input for file in Path(path).rglob("*.safetensors"))
+    return attempt * (1000 + 2 * sum(sizes) // 1_000_000)
+
+
 @cache
 def script_hash(script):
     return code_hash(WORKFLOW / "scripts" / script)

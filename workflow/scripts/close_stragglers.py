@@ -12,7 +12,7 @@ with reporting(snakemake):
     set_arithmetic(snakemake.threads)
     params, given = snakemake.params, snakemake.input
     checkpoint = open_checkpoint(given.checkpoint, params.entry.get("config"))
-    places = Path(given.observations), Path(given.solution), Path(snakemake.output[0])
+    places = Path(given.solution), Path(snakemake.output[0])
     close_stragglers(
         checkpoint, *places, params.rows, params.seed, Protocol(params.outputs, params.chunks)
     )

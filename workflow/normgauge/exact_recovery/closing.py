@@ -25,7 +25,6 @@ MOST_AT_ONCE = 4
 
 def close_stragglers(
     checkpoint: Checkpoint,
-    observations: Path,
     solution: Path,
     output: Path,
     rows: int,
@@ -65,7 +64,6 @@ def close_stragglers(
                     "--most": protocol.most_chunks,
                 }
                 _merge_apart(
-                    observations,
                     temporary,
                     fresh,
                     *(part for option in options.items() for part in option),

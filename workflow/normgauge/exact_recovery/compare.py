@@ -18,6 +18,7 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.lookup import holder
 from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.exact_recovery.parts import WHOLE, part_of
 from normgauge.provenance import execution_environment
 from normgauge.schemas.exact_recovery import tables
 
@@ -40,18 +41,50 @@ def write_comparison(
 
     `folder`: the solver's output, or that of the second stage.
     """
+    anatomy, recovered = describe(checkpoint.config), compare(checkpoint, folder)
+    in_order = _Order(anatomy)
     rows = {
-        "map": compare(checkpoint, folder),
-        "certificates": certificate_rows(folder),
+        "map": recovered,
+        "parts": part_rows(recovered, folder),
+        "certificates": in_order(certificate_rows(folder)),
         "null": null_rows(folder),
-        "stragglers": straggler_rows(folder),
-        "falsifier": falsifier_rows(checkpoint, describe(checkpoint.config), folder),
-        "margins": margin_rows(folder),
+        "stragglers": in_order(straggler_rows(folder)),
+        "falsifier": in_order(falsifier_rows(checkpoint, anatomy, folder)),
+        "margins": in_order(margin_rows(folder)),
         "hardest": hardest_rows(folder),
         "attack": attack_rows(checkpoint, folder),
     }
     for kind, path in outputs.items():
         tables.write(path, f"recovery_{kind}", rows[kind], metadata)
+
+
+class _Order:
+    """Sorts rows by the place of their module in the anatomy: parts are solved in another order."""
+
+    def __init__(self, anatomy: Anatomy) -> None:
+        self.places = {item.module: place for place, item in enumerate(anatomy.maps)}
+
+    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(rows, key=lambda row: (self.places[row["module"]], row.get("column", 0)))
+
+
+def part_rows(recovered: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_parts`: what became of the values of each part, `recovered` being
+    rows of the map, and what it took.
+    """
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    counted = ("values", "recovered", "flagged", "misses")
+    return [
+        {
+            "part": cost["part"],
+            **{
+                name: sum(row[name] for row in recovered if cost["part"] in (row["part"], WHOLE))
+                for name in counted
+            },
+            **{name: cost[name] for name in cost if name != "part"},
+        }
+        for cost in report["parts"]
+    ]
 
 
 def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
@@ -66,7 +99,11 @@ def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
         load_file(folder / "claimed.safetensors"),
     )
     rows, stored = [], {**checkpoint.tensors, **checkpoint.heads()}
-    for entry in report["tensors"]:
+    anatomy = describe(checkpoint.config)
+    places = {tensor.name: place for place, tensor in enumerate(anatomy.tensors)}
+    for entry in sorted(
+        report["tensors"], key=lambda entry: places.get(entry["tensor"], len(places))
+    ):
         name = entry.pop("tensor")
         same, held = same_bits(recovered[name], stored[name]), claimed[name]
         margin = entry.pop("min_margin")
@@ -75,6 +112,7 @@ def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
             {
                 "tensor": name,
                 "dtype": str(recovered[name].dtype).removeprefix("torch."),
+                "part": part_of(anatomy, name),
                 **entry,
                 "recovered": int((same & held).sum()),
                 "flagged": int((~held & recovered[name].isfinite()).sum()),

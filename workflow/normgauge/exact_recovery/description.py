@@ -92,7 +92,7 @@ class ObservedMap:
     """A linear module with its input and output. `norm`: the norm whose output the input is, when
     it is that and nothing else.
 
-    `input_first`: the weight is stored in x out.
+    `input_first`: the weight is stored in x out. `part`: the part of the model it belongs to.
     """
 
     module: str
@@ -102,6 +102,7 @@ class ObservedMap:
     norm: str | None
     inputs: Array
     outputs: Array
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,16 @@ class Description:
 
     @staticmethod
     def read(folder: Path) -> Description:
-        """The description in a folder; InputError when it is missing or not one, or when the arrays
-        beside it are not its own.
+        """The description in a folder of observations; InputError when it is missing or not one, or
+        when the arrays beside it are not its own.
         """
+        description = Description.read_alone(folder)
+        description._check_rows(folder)
+        return description
+
+    @staticmethod
+    def read_alone(folder: Path) -> Description:
+        """The same without its arrays: what a solver's folder keeps of it."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -208,7 +216,6 @@ class Description:
             ) from error
         if problem:
             raise InputError(f"{path}: {problem}; observe again")
-        description._check_rows(folder)
         return description
 
     def _problems(self) -> Iterator[str]:

@@ -63,8 +63,8 @@ def study(
     """Joint fits of the hardest value's column on the first rows of (N, fan_in) inputs and (N, 1)
     outputs, doubled until all are in.
 
-    Returns module and column, `rows` and `margins` of the fits, and gain, weight and margin of each
-    input in the last one.
+    Returns module, column and margin, `rows` and `margins` of the fits, and gain, weight and margin
+    of each input in the last one.
     """
     intercept = hardest.item.bias is not None
     halves = [len(inputs) >> halving for halving in range(HALVINGS, 0, -1)]
@@ -76,6 +76,7 @@ def study(
     return {
         "module": hardest.item.module,
         "column": hardest.column,
+        "margin": hardest.margin,
         "rows": counts,
         "margins": [float(fit.margins[hardest.coordinate, 0]) for fit in fits],
         "inputs": {

@@ -6,88 +6,114 @@ This module reads weights. Nothing on the solver's side imports it.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 from transformers.pytorch_utils import Conv1D
 
 from normgauge.anatomy import describe
-from normgauge.anatomy.lookup import holder
-from normgauge.anatomy.structure import Anatomy, LinearMap, Role
+from normgauge.anatomy.lookup import is_tied
+from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.random_tokens import every_token, probes
-from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.skeleton import skeleton
 from normgauge.exact_recovery import sliced_product
-from normgauge.exact_recovery.description import (
-    Array,
-    Description,
-    ObservedMap,
-    ObservedNorm,
-    ObservedTable,
-    StoredTensor,
-)
+from normgauge.exact_recovery.cost import COST, folder_megabytes, peak_megabytes
+from normgauge.exact_recovery.hooks import AllSeenError, Hooks, Recorder, tables_of
+from normgauge.exact_recovery.parts import Part, divided, whole
+from normgauge.exact_recovery.relay import Outgoing, incoming
 from normgauge.exact_recovery.stragglers import FLOAT64, ROUNDED_ONCE
 from normgauge.progress import Progress
 from normgauge.provenance import atomic_path
 
 
-class Recorder:
-    """Appends rows to one file per array, up to `rows` rows each."""
-
-    def __init__(self, folder: Path, rows: int) -> None:
-        self.folder, self.rows = folder, rows
-        self.counts: dict[str, int] = {}
-        self.widths: dict[str, int] = {}
-
-    def add(self, name: str, values: torch.Tensor) -> None:
-        """Append the rows of a (..., width) tensor as float64."""
-        done = self.counts.get(name, 0)
-        flat = values.reshape(-1, values.shape[-1])[: max(0, self.rows - done)]
-        with open(self.folder / f"{name}.f64", "ab") as handle:
-            flat.to(torch.float64).contiguous().numpy().tofile(handle)
-        self.counts[name], self.widths[name] = done + len(flat), flat.shape[1]
-
-    def array(self, name: str) -> Array:
-        return Array(name, self.widths[name])
-
-
-def observe(checkpoint: Checkpoint, folder: str | os.PathLike[str], rows: int, seed: int) -> None:
+def observe(
+    checkpoint: Checkpoint,
+    folder: str | os.PathLike[str],
+    rows: int,
+    seed: int,
+    part: Part | None = None,
+    before: Path | None = None,
+    after: Path | None = None,
+) -> None:
     """Fill `folder` (atomically) with the observations of a checkpoint on `rows` random token
-    positions, and their description.
+    positions, and their description; of a part of it where one is given.
+
+    `before`: the relay of the parts before this one; `after`: where to write the relay for those
+    that follow a block. `cost.json` says what it took.
     """
-    anatomy = describe(checkpoint.config)
-    model = build_model(checkpoint, "float64")
+    start = time.perf_counter()
+    anatomy, part = describe(checkpoint.config), part or whole()
+    blocks = [block for stack in divided(anatomy) for block in stack.blocks]
+    frame = skeleton(checkpoint, "float64", torch.device("cpu"))
+    model = frame.model
+    frame.load(name for name in model.state_dict() if part.runs(name, blocks))
     with atomic_path(folder) as temporary, ExitStack() as stack:
         temporary.mkdir()
-        recorder = Recorder(temporary, rows)
-        hooks = Hooks(anatomy, model, recorder)
+        outgoing = _outgoing(anatomy, part) if after else None
+        hooks = Hooks(anatomy, model, Recorder(temporary, rows), part, outgoing)
         for handle in hooks.register():
             stack.callback(handle.remove)
-        progress = Progress(rows, "observe")
-        # else one sequence of full length would cost a square of it for nothing
-        learns_positions = len(set(hooks.tables.values())) > 1
-        for inputs in probes(checkpoint.config, rows, seed, cover=learns_positions):
-            hooks.shape = inputs[
-                "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
-            ].shape
-            model(**inputs)
-            progress.step(min(hooks.shape.numel(), rows - progress.done))
-        if hooks.is_sum and len(set(hooks.tables.values())) > 1:
-            hooks.cover = Recorder(temporary, sys.maxsize)
-            for inputs in every_token(checkpoint.config, seed):
-                hooks.shape = inputs["input_ids"].shape
-                with suppress(_AllSeenError):  # the embedding sum is all that is wanted
-                    model(**inputs)
+        for relayed in incoming(before):
+            done = list(anatomy.stack(relayed.stack).blocks)
+            if relayed.stack == part.stack:
+                done = done[: part.number - 1]
+            stack.callback(relayed.replace(model, done, lambda: hooks.batch, hooks.normalised))
+        _run(checkpoint.config, model, hooks, rows, seed)
         hooks.description(checkpoint).write(temporary)
+        if after and outgoing:
+            with atomic_path(after) as relay:
+                outgoing.write(relay, before)
+        cost = {
+            "part": part.name,
+            "seconds": time.perf_counter() - start,
+            "mb": peak_megabytes(),
+            "relay_mb": sum(folder_megabytes(relay) for relay in (before, after) if relay),
+        }
+        (temporary / COST).write_text(json.dumps(cost) + "\n", encoding="utf-8")
+
+
+def _run(config: Any, model: nn.Module, hooks: Hooks, rows: int, seed: int) -> None:
+    """The forward passes, and for the sums of embeddings those of every token."""
+    progress = Progress(rows, f"observe {hooks.part.name}")
+    # else one sequence of full length would cost a square of it for nothing
+    learns_positions = len(set(tables_of(hooks.anatomy).values())) > 1
+    for inputs in probes(config, rows, seed, cover=learns_positions):
+        hooks.shape = inputs[
+            "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+        ].shape
+        with suppress(AllSeenError):  # the rest of the forward pass is not needed
+            model(**inputs)
+        hooks.batch += 1
+        progress.step(min(hooks.shape.numel(), rows - progress.done))
+    if hooks.is_sum and hooks.tables and not _read_out_alone(hooks):
+        hooks.cover = Recorder(hooks.recorder.folder, sys.maxsize)
+        for inputs in every_token(config, seed):
+            hooks.shape = inputs["input_ids"].shape
+            with suppress(AllSeenError):  # the embedding sum is all that is wanted
+                model(**inputs)
+
+
+def _read_out_alone(hooks: Hooks) -> bool:
+    """Whether the one table is tied to the readout, which observes every row of it."""
+    return len(set(hooks.tables.values())) == 1 and is_tied(hooks.anatomy, next(iter(hooks.tables)))
+
+
+def _outgoing(anatomy: Anatomy, part: Part) -> Outgoing | None:
+    if part.stack is None:
+        return None
+    later = {item.norm for item in anatomy.maps if not part.holds(item.module)}
+    own = (norm.name for norm in anatomy.norms if part.holds(norm.name))
+    return Outgoing(part.stack, tuple(name for name in own if name in later))
 
 
 def observe_columns(
@@ -122,12 +148,12 @@ def observe_columns(
                     recorder.add(f"{name}.{ROUNDED_ONCE}", _rounded_once(module, inputs[0], wanted))
                 waiting.discard(name)
                 if not waiting:
-                    raise _AllSeenError
+                    raise AllSeenError
 
             stack.callback(model.get_submodule(name).register_forward_hook(record).remove)
         for inputs in probes(config, rows, seed, cover=False):
             waiting = set(columns)
-            with suppress(_AllSeenError):  # the rest of the forward pass is not needed
+            with suppress(AllSeenError):  # the rest of the forward pass is not needed
                 model(**inputs)
 
 
@@ -140,162 +166,3 @@ def _rounded_once(module: nn.Module, inputs: torch.Tensor, columns: list[int]) -
     rows = inputs.reshape(-1, inputs.shape[-1]).numpy()
     constant = np.tile(-bias[columns].double().numpy(), (len(rows), 1))
     return torch.from_numpy(-sliced_product.residual(constant, rows, weight[:, columns].numpy()))
-
-
-class _AllSeenError(Exception):
-    """Every wanted module has run in this forward pass."""
-
-
-class Hooks:
-    """What is recorded of one model, and the description of it."""
-
-    def __init__(self, anatomy: Anatomy, model: nn.Module, recorder: Recorder) -> None:
-        self.anatomy, self.model, self.recorder = anatomy, model, recorder
-        unique = {item.module: item for item in anatomy.maps}
-        self.maps = [
-            item
-            for item in unique.values()
-            if isinstance(model.get_submodule(item.module), (nn.Linear, Conv1D))
-        ]
-        self.latest: dict[str, torch.Tensor] = {}
-        self.shared: dict[str, bool] = {}
-        self.shape = torch.Size()
-        stack = anatomy.primary_stack
-        self.site = next(site for site in anatomy.sites if site.id == f"{stack.name}/embedding")
-        self.tables = {
-            tensor.name: holder(anatomy, tensor.name)
-            for tensor in anatomy.tensors
-            if [axis.role for axis in tensor.axes] == [Role.INDEX, Role.WRITE]
-            and tensor.axes[1].segments[0].space == stack.space
-        }
-        self.looked_up: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.is_sum = True
-        self.cover: Recorder | None = None
-
-    def register(self) -> Iterator[RemovableHandle]:
-        for norm in self.anatomy.norms:
-            yield self.model.get_submodule(norm.name).register_forward_hook(
-                partial(self._norm, norm.name)
-            )
-        for item in self.maps:
-            yield self.model.get_submodule(item.module).register_forward_hook(
-                partial(self._map, item)
-            )
-        for name, stored in self.tables.items():
-            yield self.model.get_submodule(_module_of(name)).register_forward_hook(
-                partial(self._table, stored)
-            )
-        if self.tables and self.site.norm is None:
-            module = self.model.get_submodule(self.site.module)
-            yield module.register_forward_pre_hook(self._block, with_kwargs=True)
-
-    def _norm(self, name: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        if self.tables and name == self.site.norm:
-            self._embedding(inputs[0])
-        self.recorder.add(f"{name}.inputs", inputs[0])
-        self.recorder.add(f"{name}.outputs", output)
-        self.latest[name] = output
-
-    def _map(self, item: LinearMap, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        fed = item.norm is not None and self.latest.get(item.norm) is inputs[0]
-        if self.shared.setdefault(item.module, fed) != fed:
-            raise RuntimeError(f"{item.module}: fed by {item.norm} at some calls only")
-        if not fed:
-            self.recorder.add(f"{item.module}.inputs", inputs[0])
-        self.recorder.add(f"{item.module}.outputs", output)
-
-    def _table(self, stored: str, module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        counts_by_itself = type(module) is not nn.Embedding  # a positional table of its own kind
-        index = torch.arange(output.shape[-2]) if counts_by_itself else inputs[0]
-        self.looked_up[stored] = (index.expand(self.shape), module.get_parameter("weight"))
-
-    def _block(self, module: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> None:
-        self._embedding(inputs[0] if inputs else keywords[self.site.argument])
-
-    def _embedding(self, total: torch.Tensor) -> None:
-        """Of the embedding sum and the latest look-up in each table: the indices, and whether it is
-        the sum of these rows alone.
-        """
-        if self.cover:
-            self.cover.add("cover", total)
-            for stored, (index, _) in self.looked_up.items():
-                self.cover.add(f"cover.{stored}.indices", index.reshape(-1, 1))
-            raise _AllSeenError
-        if self.site.norm is None:
-            self.recorder.add("embedding", total)
-        for stored, (index, _) in self.looked_up.items():
-            self.recorder.add(f"{stored}.indices", index.reshape(-1, 1))
-        rows = [weight[index] for index, weight in self.looked_up.values()]
-        size = torch.stack([row.abs() for row in rows]).sum(0)
-        self.is_sum &= bool(((total - torch.stack(rows).sum(0)).abs() <= 1e-12 * size).all())
-
-    def description(self, checkpoint: Checkpoint) -> Description:
-        array = self.recorder.array
-        tensors = tuple(
-            StoredTensor(
-                tensor.name,
-                tensor.shape,
-                _dtype(checkpoint, holder(self.anatomy, tensor.name)),
-                tensor.alias_of,
-            )
-            for tensor in self.anatomy.tensors
-        )
-        tensors += tuple(
-            StoredTensor(
-                name, tuple(value.shape), str(value.dtype).removeprefix("torch."), None, used=False
-            )
-            for name, value in checkpoint.heads().items()
-            if value.is_floating_point()
-        )
-        norms = tuple(
-            ObservedNorm(
-                norm.name,
-                norm.kind,
-                norm.eps,
-                norm.gain,
-                norm.bias,
-                norm.gain_offset,
-                array(f"{norm.name}.inputs"),
-                array(f"{norm.name}.outputs"),
-            )
-            for norm in self.anatomy.norms
-            if norm.gain and f"{norm.name}.inputs" in self.recorder.counts
-        )
-        maps = tuple(
-            ObservedMap(
-                item.module,
-                item.weight,
-                item.bias,
-                item.input_axis == 0,
-                item.norm,
-                array(
-                    f"{item.norm}.outputs" if self.shared[item.module] else f"{item.module}.inputs"
-                ),
-                array(f"{item.module}.outputs"),
-            )
-            for item in self.maps
-            if item.module in self.shared
-        )
-        if not (self.looked_up and self.is_sum):  # Gemma multiplies the rows it looks up
-            return Description(tensors, norms, maps, (), None)
-        listed = [name for name in dict.fromkeys(self.tables.values()) if name in self.looked_up]
-        covers = self.cover.array if self.cover and self.cover.counts else lambda name: None
-        tables = tuple(
-            ObservedTable(name, array(f"{name}.indices"), covers(f"cover.{name}.indices"))
-            for name in listed
-        )
-        embedding = array(f"{self.site.norm}.inputs" if self.site.norm else "embedding")
-        return Description(tensors, norms, maps, tables, embedding, covers("cover"))
-
-
-def _module_of(tensor: str) -> str:
-    return tensor.rpartition(".")[0]
-
-
-def _dtype(checkpoint: Checkpoint, name: str) -> str:
-    """The grid on which a tensor's values lie: its dtype as opened (quantised values are float32
-    numbers).
-    """
-    # a tied tensor may be stored under its other name
-    stored = checkpoint.tensors.get(name, next(iter(checkpoint.tensors.values())))
-    return str(stored.dtype).removeprefix("torch.")

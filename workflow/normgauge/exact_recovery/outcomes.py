@@ -32,13 +32,15 @@ class Results:
     """What accumulates over a model.
 
     `outcomes`: by stored tensor. `falsified`, `falsifications`: what rows in another order give, by
-    module, as arrays and as rows. `pending`, `evidence`: the stragglers, for the second stage.
+    module, as arrays and as rows. `sieved`: the parts of the model with a column that was tried in
+    full. `pending`, `evidence`: the stragglers, for the second stage.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     falsified: dict[str, np.ndarray] = field(default_factory=dict)
     falsifications: dict[str, dict[str, Any]] = field(default_factory=dict)
     certificates: list[dict[str, Any]] = field(default_factory=list)
+    sieved: set[str] = field(default_factory=set)
     null_residuals: list[np.ndarray] = field(default_factory=list)
     null_left_out: int = 0
     pending: list[dict[str, Any]] = field(default_factory=list)

@@ -1,11 +1,11 @@
 """The solver's output folder: values and what is claimed of them in storage dtypes, the arrays of
-the controls, and `report.json`.
+the controls, `report.json`, and the description of what was observed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,17 @@ from normgauge.exact_recovery.outcomes import Outcome, Results
 from normgauge.exact_recovery.stragglers import REQUIRED_MARGIN
 from normgauge.provenance import atomic_path
 
+NULL = "null.safetensors"
+"""The residuals at wrong places, one by one: the test of all parts' takes them together."""
 
-def write(folder: Path, description: Description, results: Results) -> None:
-    """The output folder, atomically."""
+
+def write(
+    folder: Path,
+    description: Description,
+    results: Results,
+    cost: Mapping[str, Any] | None = None,
+) -> None:
+    """The output folder, atomically. cost: a row of what the part took (`cost.of_part`)."""
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         values = {
@@ -37,12 +45,19 @@ def write(folder: Path, description: Description, results: Results) -> None:
         _save(claimed, temporary / "claimed.safetensors")
         _save(results.falsified, temporary / "falsified.safetensors")
         (temporary / "report.json").write_text(
-            json.dumps(_report(results), indent=1) + "\n", encoding="utf-8"
+            json.dumps(_report(results) | {"parts": [cost] if cost else []}, indent=1) + "\n",
+            encoding="utf-8",
         )
+        description.write(temporary)
+        _save({"residuals": _joined(results.null_residuals)}, temporary / NULL)
         if results.attack:
             reached = {"rows": results.attack.rows, "values": results.attack.values}
             _save(reached, temporary / "attacked.safetensors")
         _save(results.evidence, temporary / "evidence.safetensors")
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The second stage: fresh observations for the stragglers' columns alone, merged chunk by chunk
 until their margins suffice.
 
-    python -m normgauge.exact_recovery.second_stage OBSERVATIONS OUTPUT FRESH [--chunks COUNT]
+    python -m normgauge.exact_recovery.second_stage OUTPUT FRESH [--chunks COUNT]
     [--outputs KIND] [--most COUNT]
 
 Like the solver it is given arrays only. OUTPUT is the solver's folder and is replaced by its
@@ -79,11 +79,9 @@ def open_columns(report: dict[str, Any]) -> dict[str, list[int]]:
     return {module: sorted(columns) for module, columns in found.items()}
 
 
-def merge(
-    observations: Path, output: Path, fresh: Path, chunks: int, protocol: Protocol = DEFAULT
-) -> None:
+def merge(output: Path, fresh: Path, chunks: int, protocol: Protocol = DEFAULT) -> None:
     """Merge fresh observations, counted as `chunks`, into the evidence and decide again."""
-    description = Description.read(observations)
+    description = Description.read_alone(output)
     report = json.loads((output / "report.json").read_text(encoding="utf-8"))
     evidence = {
         name: tensor.numpy() for name, tensor in load_file(output / "evidence.safetensors").items()
@@ -234,19 +232,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="Merge fresh observations into the stragglers' evidence."
     )
-    for name in ("observations", "output", "fresh"):
+    for name in ("output", "fresh"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--chunks", type=int, default=1)
     parser.add_argument("--outputs", default=ROUNDED_ONCE)
     parser.add_argument("--most", type=int, default=MOST_CHUNKS)
     chosen = parser.parse_args(arguments)
-    merge(
-        chosen.observations,
-        chosen.output,
-        chosen.fresh,
-        chosen.chunks,
-        Protocol(chosen.outputs, chosen.most),
-    )
+    merge(chosen.output, chosen.fresh, chosen.chunks, Protocol(chosen.outputs, chosen.most))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from normgauge.errors import InputError
 from normgauge.exact_recovery import embeddings, grids, hardest, maps, norm_parameters, trials
 from normgauge.exact_recovery.arithmetic import Arithmetic, arithmetic
 from normgauge.exact_recovery.attack import attack
+from normgauge.exact_recovery.cost import of_part
 from normgauge.exact_recovery.description import Description, ObservedMap, ObservedNorm
 from normgauge.exact_recovery.least_squares import distinct_rows, row_digests
 from normgauge.exact_recovery.maps import COLUMNS_AT_ONCE, LINEAR, Design, Recovered
@@ -249,11 +250,14 @@ class Solver:
         start = time.perf_counter()
         description, outcomes = self.description, self.results.outcomes
         assert description.embedding is not None
-        total = description.embedding.read(self.folder)
-        indices = {
-            table.weight: table.read_indices(self.folder, description.tensor(table.weight).shape[0])
-            for table in description.tables
-        }
+        if alone := len(description.tables) == 1:
+            total = description.read_sums(self.folder)
+        else:
+            total = description.embedding.read(self.folder)
+        indices = {}
+        for table in description.tables:
+            read = table.read_all_indices if alone else table.read_indices
+            indices[table.weight] = read(self.folder, description.tensor(table.weight).shape[0])
         known = {
             table.weight: embeddings.TableRows(
                 outcomes[table.weight].values, outcomes[table.weight].margins
@@ -312,9 +316,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--arithmetic", default="torch")
     chosen = parser.parse_args(arguments)
+    start = time.perf_counter()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     description, results = solve_folder(chosen.observations, arithmetic(chosen.arithmetic))
-    write(chosen.output, description, results)
+    cost = of_part(chosen.observations, time.perf_counter() - start)
+    write(chosen.output, description, results, cost)
 
 
 if __name__ == "__main__":

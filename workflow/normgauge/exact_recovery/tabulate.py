@@ -31,6 +31,7 @@ def write_tables(
     }
     results = {
         "exact_recovery_map": _joined(files["map"]),
+        "exact_recovery_parts": _joined(files["parts"]),
         "exact_recovery_null": _with_score(_joined(files["null"]), _joined(files["map"])),
         "exact_recovery_margins": _joined(files["margins"]),
         "exact_recovery_columns": _joined(files["hardest"]),

@@ -45,7 +45,8 @@ class Columns:
 def certified(columns: Columns, part: Recovered, results: Results) -> Recovered:
     """`part` less the columns that its evidence does not single out: every other place on the line
     is excluded for a share of the columns, and for all of them where one of the share has other
-    than one place. The model's first such column is tried by the full sieve.
+    than one place. The first such column of each part of the model is tried by the full
+    sieve.
     """
     known: list[int] = np.flatnonzero(~part.undetermined).tolist()
     if part.solved is None or not known:
@@ -67,7 +68,8 @@ def _certify(columns: Columns, part: Recovered, column: int, results: Results) -
     """Whether a column, counted from the run's first, has exactly one place on its line."""
     solved = part.solved
     assert solved is not None
-    full, number = not results.certificates, column + columns.first
+    full, number = columns.item.part not in results.sieved, column + columns.first
+    results.sieved.add(columns.item.part)
     start = time.perf_counter()
     weights = part.values[: solved.line.weights, column]
     values, noise, alpha = (

@@ -7,6 +7,7 @@ from normgauge.tables import BOOL, FLOAT, INT, INTS, STRING, Tables, schema
 _RECOVERY_MAP = (
     ("tensor", STRING, "!tensor name"),
     ("dtype", STRING, "!storage grid: float32, float16 or bfloat16"),
+    ("part", STRING, "!the part of the model: a block of a stack, counted from 1, or the ends"),
     (
         "population",
         STRING,
@@ -210,6 +211,20 @@ _EXACT_RECOVERY = (
     ("seconds", FLOAT, "time of the solver", "s"),
 )
 
+_RECOVERY_PARTS = (
+    ("part", STRING, "!a block of a stack, counted from 1; ends: what is outside of blocks; whole"),
+    ("values", INT, "!stored values", "values"),
+    ("recovered", INT, "!claimed values whose bits are the stored ones", "values"),
+    ("flagged", INT, "!values not claimed", "values"),
+    ("misses", INT, "!claimed values whose bits differ from the stored ones", "values"),
+    ("scratch_mb", FLOAT, "!observations on the disk while the part is solved", "MB"),
+    ("relay_mb", FLOAT, "!outputs of blocks that are kept for the next part, beside them", "MB"),
+    ("observe_seconds", FLOAT, "!time of observing the part", "s"),
+    ("observe_mb", FLOAT, "!most memory that the observing process has held so far", "MB"),
+    ("solve_seconds", FLOAT, "!time of the solver", "s"),
+    ("solve_mb", FLOAT, "!most memory that the solver's process held", "MB"),
+)
+
 _CHECKPOINT = (
     ("model", STRING, "!model id"),
     ("revision", STRING, "!revision"),
@@ -218,6 +233,7 @@ _CHECKPOINT = (
 tables = Tables(
     {
         "recovery_map": schema(*_RECOVERY_MAP),
+        "recovery_parts": schema(*_RECOVERY_PARTS),
         "recovery_certificates": schema(
             ("module", STRING, "!linear module"),
             ("column", INT, "!output column"),
@@ -329,6 +345,7 @@ tables = Tables(
         ),
         "exact_recovery_map": schema(*_CHECKPOINT, *_RECOVERY_MAP),
         "exact_recovery": schema(*_CHECKPOINT, *_EXACT_RECOVERY),
+        "exact_recovery_parts": schema(*_CHECKPOINT, *_RECOVERY_PARTS),
         "exact_recovery_margins": schema(*_CHECKPOINT, *_RECOVERY_MARGINS),
         "exact_recovery_columns": schema(*_CHECKPOINT, *_RECOVERY_HARDEST),
         "exact_recovery_null": schema(

@@ -5,15 +5,10 @@ for bit.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgauge.errors import InputError
-from normgauge.provenance import LIBRARY
 from normgauge.verbs.arguments import MODEL, add_output, add_settings, count, positive
 
 if TYPE_CHECKING:
@@ -113,33 +108,14 @@ def recovered(checkpoint: Checkpoint, scratch: Path, rows: int, seed: int) -> li
     """Rows of schema `recovery_map`, by the steps of the workflow: the solver is a process of its
     own that is given the observations alone, never a weight.
     """
+    from normgauge.exact_recovery.by_block import recover_by_block
     from normgauge.exact_recovery.closing import close_stragglers
     from normgauge.exact_recovery.compare import compare
-    from normgauge.exact_recovery.observe import observe
 
-    observe(checkpoint, scratch / "observations", rows, seed)
-    solver = [
-        sys.executable,
-        "-m",
-        "normgauge.exact_recovery.solve",
-        str(scratch / "observations"),
-        str(scratch / "solution"),
-    ]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")]),
-    }
-    if subprocess.run(solver, env=environment, stdout=subprocess.DEVNULL).returncode:
-        raise InputError("recover: the solver could not go on, for the reason above")
-    close_stragglers(
-        checkpoint,
-        scratch / "observations",
-        scratch / "solution",
-        scratch / "closed",
-        rows,
-        seed + 1,
-    )
-    return compare(checkpoint, scratch / "closed")
+    solution, closed = scratch / "solution", scratch / "closed"
+    recover_by_block(checkpoint, solution, rows, seed)
+    close_stragglers(checkpoint, solution, closed, rows, seed + 1)
+    return compare(checkpoint, closed)
 
 
 def _write(place: Path, scratch: Path, found: list[dict[str, Any]], record: dict[str, Any]) -> None:
