@@ -135,20 +135,19 @@ def test_one_part_is_on_the_disk_at_a_time_and_an_untied_table_is_read_by_every_
 
 
 def test_a_relay_of_another_batch_is_no_relay(tmp_path, monkeypatch):
-    checkpoint = open_checkpoint(
-        planted_checkpoints.write(tmp_path / "checkpoint", planted_checkpoints.gpt2_config())
-    )
+    checkpoint = open_checkpoint(planted_checkpoints.write(tmp_path / "checkpoint", neox_config()))
+    rows = 2048  # two batches of one shape
     first, second, _ = parts_of(describe(checkpoint.config))
-    observe(checkpoint, tmp_path / "first", ROWS, 5, first, None, tmp_path / "relay")
-    name = "transformer.h.1.attn.c_attn.outputs.f64"
+    observe(checkpoint, tmp_path / "first", rows, 5, first, None, tmp_path / "relay")
+    name = "gpt_neox.layers.1.attention.query_key_value.outputs.f64"
     arrays, own = [], Incoming._outputs
     for fault in (False, True):
         if fault:
             monkeypatch.setattr(Incoming, "_outputs", lambda self, batch: own(self, 1))
         folder = tmp_path / f"second-{fault}"
-        observe(checkpoint, folder, ROWS, 5, second, tmp_path / "relay", tmp_path / "after")
+        observe(checkpoint, folder, rows, 5, second, tmp_path / "relay", tmp_path / "after")
         arrays.append((folder / name).read_bytes())
-    observe(checkpoint, tmp_path / "whole", ROWS, 5)
+    observe(checkpoint, tmp_path / "whole", rows, 5)
     assert arrays[0] == (tmp_path / "whole" / name).read_bytes()
     assert arrays[1] != arrays[0]
 
