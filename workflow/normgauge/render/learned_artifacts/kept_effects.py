@@ -36,10 +36,7 @@ def kept_effects(rows: Rows) -> Figure:
     note = (
         "Share of the effect on held-out text that is left on a copy under a recorded gauge; a "
         "mark for each seed. "
-        + (
-            f"Artifacts with an effect of 0.1 or less are left out: {silent}."
-            * bool(silent)
-        )
+        + (f"Artifacts with an effect of 0.1 or less are left out: {silent}." * bool(silent))
     )
     handles = [
         Line2D([], [], color=color, marker=marker, linestyle="", label=label)
