@@ -16,6 +16,7 @@ from normgauge.anatomy import describe
 from normgauge.checkpoints.configuration import open_config
 from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.command import main
+from normgauge.fingerprint.directions import FORMAT, read_directions
 from normgauge.gauge.admissible import gauge_spaces
 from normgauge.gauge.model_gauge import Gauge, read_gauge, write_gauge
 from normgauge.gauge.random_gauges import random_gauge
@@ -235,8 +236,9 @@ def test_directions_are_those_of_the_library_and_rms_norms_have_none(pair, other
         f"{out}."
     )
     with safe_open(out, "np") as handle:
-        assert handle.metadata()["weights"] == identity_of(pair / "source").sha256
-        vector = handle.get_tensor("transformer.ln_f")
+        header = json.loads(handle.metadata()[FORMAT])
+        assert header["weights"] == identity_of(pair / "source").sha256
+    vector = read_directions(out)["transformer.ln_f"].kernel
     gain = load_file(pair / "source/model.safetensors")["transformer.ln_f.weight"].double().numpy()
     assert vector.dtype == np.float64
     assert np.allclose(vector[0], (1 / gain) / np.linalg.norm(1 / gain), rtol=1e-14)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from normgauge.anatomy import describe
-from normgauge.anatomy.kernel import kernel_basis
-from normgauge.anatomy.structure import NormKind
 from normgauge.capture.norms import measurable_gain
+from normgauge.fingerprint.directions import DeadDirections, directions_of
+from normgauge.fingerprint.kernel import NormFacts
 from normgauge.live.models import Model, checkpoint_of
 
 
@@ -31,10 +31,22 @@ def dead_directions(model: Model) -> dict[str, np.ndarray]:
     [[0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25,
     0.25]]
     """
+    found = directions_by_norm(model)
+    return {name: each.kernel for name, each in found.items() if len(each.kernel)}
+
+
+def directions_by_norm(model: Model) -> dict[str, DeadDirections]:
+    """What the pipeline exports of each norm (`fingerprint.directions`), from the weights alone, so
+    without measured floors.
+    """
     checkpoint = checkpoint_of(model)
-    found = {}
-    for norm in describe(checkpoint.config).norms:
-        gain = measurable_gain(norm, checkpoint.tensors).numpy()
-        if norm.kind == NormKind.LAYER_NORM or not gain.all():
-            found[norm.name] = np.ascontiguousarray(kernel_basis(gain).T)
-    return found
+    norms = [
+        NormFacts(
+            norm.name,
+            str(norm.kind),
+            measurable_gain(norm, checkpoint.tensors).numpy(),
+            checkpoint.tensors[norm.bias].double().numpy() if norm.bias else None,
+        )
+        for norm in describe(checkpoint.config).norms
+    ]
+    return directions_of(norms, [])

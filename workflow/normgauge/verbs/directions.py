@@ -14,7 +14,9 @@ HELP = "dead directions of each norm's output as a safetensors file, for LoRA an
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     parser.add_argument(
-        "output", metavar="OUT.safetensors", help="a new file: norm -> unit vectors, float64 (k, d)"
+        "output",
+        metavar="OUT.safetensors",
+        help="a new file: of each norm its kernel, float64 (k, d), its kind and the constant",
     )
     add_settings(parser)
     add_output(parser, folder=False)
@@ -23,13 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    import torch
-    from safetensors.torch import save_file
-
     from normgauge import __version__
     from normgauge.checkpoints.opening import open_checkpoint
     from normgauge.errors import InputError
-    from normgauge.live.directions import dead_directions
+    from normgauge.fingerprint.directions import write_directions
+    from normgauge.live.directions import directions_by_norm
     from normgauge.live.models import describe
     from normgauge.transport.origin import identity_of
     from normgauge.transport.outputs import new_output
@@ -42,8 +42,9 @@ def run(options: argparse.Namespace) -> int:
     with model_folder(options.model, options.config) as folder:
         require_place(options.output, folder)
         checkpoint = open_checkpoint(folder)
-        found, anatomy = dead_directions(checkpoint), describe(checkpoint)
+        norms, anatomy = directions_by_norm(checkpoint), describe(checkpoint)
         weights = identity_of(folder).sha256
+    found = {name: norm.kernel for name, norm in norms.items() if len(norm.kernel)}
     if found:
         metadata = {
             "normgauge": __version__,
@@ -51,11 +52,7 @@ def run(options: argparse.Namespace) -> int:
             "weights": weights,
         }
         with new_output(options.output) as temporary:
-            save_file(
-                {name: torch.from_numpy(value) for name, value in found.items()},
-                temporary,
-                metadata,
-            )
+            write_directions(temporary, norms, metadata)
     if options.json:
         shapes = {name: list(value.shape) for name, value in found.items()}
         say_json(

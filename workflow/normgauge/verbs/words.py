@@ -174,8 +174,8 @@ def directions_summary(anatomy: Anatomy, found: Mapping[str, Any], output: str) 
         f"unit vectors were written to {output}.",
         "Behind each norm the activations are constant along its vector, 1/gamma: an adapter that "
         "reads along it learns nothing.",
-        "A tensor for each norm, named by its module: float64 (k, d), unit vectors as rows. "
-        "Project with x - (x V^T) V.",
+        "Tensors NORM/kernel, float64 (k, d), have them as rows V: project with x - (x V^T) V. "
+        "NORM/constant is what the output has along them.",
     ]
     zeros = [name for name, value in found.items() if (value != 0).sum() == len(value)]
     return [
