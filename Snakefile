@@ -42,6 +42,7 @@ localrules:
     all_figures,
     smoke,
     dead_directions,
+    dead_directions_scale,
     table1_scale,
     trained_vs_random_scale,
     exact_recovery,
@@ -111,6 +112,11 @@ rule smoke:
 
 
 rule dead_directions:
+    input:
+        TABLE_TARGETS + FIGURE_TARGETS + EXPERIMENT_TABLES + EXPERIMENT_FIGURES,
+
+
+rule dead_directions_scale:
     input:
         TABLE_TARGETS + FIGURE_TARGETS + EXPERIMENT_TABLES + EXPERIMENT_FIGURES,
 

@@ -31,6 +31,7 @@ TARGETS = (
     "all_figures",
     "smoke",
     "dead_directions",
+    "dead_directions_scale",
     "table1_scale",
     "trained_vs_random_scale",
     "exact_recovery",

@@ -130,6 +130,14 @@ def test_scale_measures_every_seed_once_and_trains_nothing(project: Project) -> 
     )
 
 
+def test_dead_directions_at_scale_are_measured_on_shapes_that_need_no_hub(project: Project) -> None:
+    configuration = yaml.safe_load((ROOT / "config/dead_directions_scale.yaml").read_text())
+    plan = project.plan("dead_directions_scale")
+    assert plan["capture_moments"] == len(configuration["study"]["models"])
+    assert not plan.keys() & {"train_checkpoint", "fine_tune", "measure_reinitialised"}
+    assert plan.keys() >= {"tabulate_dead_directions", "draw_dead_directions"}
+
+
 def test_the_random_half_at_scale_has_a_target_of_its_own(project: Project) -> None:
     plan = project.plan("trained_vs_random_scale")
     assert plan.keys() & (TABLES | DRAWN_TABLES | DRAWN_FIGURES) == {

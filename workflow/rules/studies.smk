@@ -5,6 +5,7 @@ from snakemake.utils import update_config
 
 OWN_CONFIGURATION = {
     "smoke": "config/test/smoke.yaml",
+    "dead_directions_scale": "config/dead_directions_scale.yaml",
     "table1_scale": "config/scale.yaml",
     "trained_vs_random_scale": "config/scale.yaml",
     "exact_recovery_scale": "config/scale.yaml",
