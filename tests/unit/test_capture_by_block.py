@@ -25,7 +25,7 @@ from normgauge.capture.outputs import FiledOutputs, HeldOutputs
 from normgauge.capture.settings import CaptureSettings
 from normgauge.capture.study import capture_checkpoint, capture_model
 from normgauge.checkpoints.building import build_model
-from normgauge.checkpoints.skeleton import Skeleton, skeleton
+from normgauge.checkpoints.skeleton import Skeleton, held_skeleton, skeleton
 from normgauge.errors import InputError
 from normgauge.provenance import resumable_path
 from unit.gauge_models import config_of, inputs_of, random_checkpoint
@@ -284,3 +284,17 @@ def test_what_was_left_of_other_settings_is_not_taken_up(tmp_path):
     with pytest.raises(InputError, match="refused"), resumable_path(path, "b") as work:
         raise InputError("refused")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("case", ["t5", "gemma3", "whisper"])
+def test_a_model_in_memory_passes_block_by_block_too(case):
+    architecture = next(name for each, name in CLASSES if each == case and "For" in name)
+    checkpoint, anatomy = random_checkpoint(config_of(case, architecture))
+    batches = batches_of(case, architecture, anatomy)
+    whole = capture(build_model(checkpoint, "float32"), anatomy.sites, batches, "cov64")
+    model = held_skeleton(build_model(checkpoint, "float32"))
+    run = Run(lambda: batches, 2, "cov64", float("inf"), "test")
+    found = {}
+    for part in capture_by_block(model, anatomy, anatomy.sites, run, [], HeldOutputs()):
+        found |= part
+    assert_same_bytes(found, whole)

@@ -146,6 +146,7 @@ class _Inputs:
 
     def __init__(self, source: BatchSource, skeleton: Skeleton) -> None:
         self._source = source
+        self._seen = getattr(skeleton.model, "main_input_name", "")
         self._like = torch.empty(0, dtype=skeleton.dtype, device=skeleton.device)
         self._kept: list[Batch] = []
 
@@ -154,24 +155,22 @@ class _Inputs:
         if whole or not self._kept:
             kept = []
             for batch in self._source():
-                kept.append(replace(batch, inputs=_without_floats(batch.inputs)))
+                kept.append(replace(batch, inputs=self._light(batch.inputs)))
                 yield self._placed(batch if whole else kept[-1])
             self._kept = kept
         else:
             yield from map(self._placed, self._kept)
 
+    def _light(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The picture or the sound without its values; masks and tokens as they are."""
+        value = inputs.get(self._seen)
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return dict(inputs)
+        return {**inputs, self._seen: torch.zeros((), dtype=value.dtype).expand(value.shape)}
+
     def _placed(self, batch: Batch) -> Batch:
         inputs = {key: placed(value, self._like) for key, value in batch.inputs.items()}
         return replace(batch, inputs=inputs)
-
-
-def _without_floats(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: torch.zeros((), dtype=value.dtype).expand(value.shape)
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
-        else value
-        for key, value in inputs.items()
-    }
 
 
 class _Enough(BaseException):

@@ -97,6 +97,15 @@ def skeleton(checkpoint: Checkpoint, forward_dtype: str, device: torch.device) -
     return Skeleton(ready(model, dtype), stored, checked, dtype, device)
 
 
+def held_skeleton(model: nn.Module) -> Skeleton:
+    """The same over a model that is in memory: its values stay there, and come and go in the model
+    alone, which is used up by it.
+    """
+    values = model.state_dict()
+    like = next(model.parameters())
+    return Skeleton(model, values.__getitem__, lambda _, tensor: tensor, like.dtype, like.device)
+
+
 def _assign(model: nn.Module, name: str, value: torch.Tensor) -> None:
     path, _, own = name.rpartition(".")
     module = model.get_submodule(path)

@@ -16,6 +16,7 @@ from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import reinitialise
 from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.layout import read_json
+from normgauge.checkpoints.skeleton import Skeleton, held_skeleton
 from normgauge.dead_directions.subject import PathLike, Rows
 from normgauge.fingerprint.mechanism import mechanism_rows
 from normgauge.fingerprint.memory import Plan, Source, capture_measurements
@@ -56,9 +57,9 @@ def _rows(shape: Path, seed: int, sequences: int, length: int, groups: int) -> R
         primary=anatomy.primary_stack.name,
     )
 
-    def build(dtype: str) -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
+    def build(dtype: str) -> tuple[Skeleton, Mapping[str, torch.Tensor]]:
         model = reinitialise(config, seed, dtype)
-        return model, model.state_dict()
+        return held_skeleton(model), model.state_dict()
 
     batches = list(random_batches(config, sequences, length, groups))
     source = Source(lambda: batches, len(batches), float(len(batches)))

@@ -15,6 +15,7 @@ from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.batches import Batch, batches, count_sequences
 from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.checkpoints.skeleton import Skeleton, held_skeleton
 from normgauge.fingerprint.files import read_identity
 from normgauge.fingerprint.memory import Plan, Source, capture_measurements
 from normgauge.fingerprint.study import Identity, Measurement
@@ -103,9 +104,9 @@ class Subject:
             sequences / min(batch_size, sequences),
         )
 
-        def build(dtype: str) -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
+        def build(dtype: str) -> tuple[Skeleton, Mapping[str, torch.Tensor]]:
             model = self.build(dtype)
-            return model, model.state_dict()
+            return held_skeleton(model), model.state_dict()
 
         return capture_measurements(
             build, self.anatomy, source, Plan(dtypes), f"{self.identity.model}, {self.kind}"

@@ -9,10 +9,14 @@ import torch
 
 from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.batches import Batch
-from normgauge.capture import capture_model, norm_rows
+from normgauge.capture import norm_rows
+from normgauge.capture.by_block import Run, capture_by_block
+from normgauge.capture.outputs import HeldOutputs
 from normgauge.capture.study import select_sites
+from normgauge.checkpoints.skeleton import Skeleton
 from normgauge.fingerprint.files import norm_facts
 from normgauge.fingerprint.study import Identity, Measurement, Rows, measure
+from normgauge.moments import Moments
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Source:
 
 
 def measure_model(
-    build: Callable[[str], tuple[torch.nn.Module, Mapping[str, torch.Tensor]]],
+    build: Callable[[str], tuple[Skeleton, Mapping[str, torch.Tensor]]],
     anatomy: Anatomy,
     identity: Identity,
     source: Source,
@@ -55,7 +59,7 @@ def measure_model(
 
 
 def capture_measurements(
-    build: Callable[[str], tuple[torch.nn.Module, Mapping[str, torch.Tensor]]],
+    build: Callable[[str], tuple[Skeleton, Mapping[str, torch.Tensor]]],
     anatomy: Anatomy,
     source: Source,
     plan: Plan,
@@ -64,24 +68,24 @@ def capture_measurements(
     """The moments of one model, a measurement for each forward dtype of the plan.
 
     `build` makes the model in a forward dtype, and says with which tensors, by name, of which the
-    norms' are read; one model is in memory at a time. Raises InputError as `select_sites` and
-    `capture` do.
+    norms' are read; one model is in memory at a time, and one block of it at a time. Raises
+    InputError as `select_sites` and `capture_by_block` do.
     """
     measurements = []
     for forward_dtype, groups in plan.forward_dtypes.items():
         model, tensors = build(forward_dtype)
         sites = select_sites(anatomy, groups, plan.schur_sites)
         rows = norm_rows(anatomy, tensors)
-        moments = capture_model(
-            model,
-            sites,
+        run = Run(
             source.batches,
             source.steps,
             plan.accumulation,
-            f"{label}, {forward_dtype}",
             source.first,
-            rows,
+            f"{label}, {forward_dtype}",
         )
+        moments: dict[str, Moments] = {}
+        for found in capture_by_block(model, anatomy, sites, run, rows, HeldOutputs()):
+            moments |= found
         del model, tensors
         norms = {row["norm"]: norm_facts(row) for row in rows}
         measurements.append(

@@ -18,6 +18,7 @@ from normgauge.capture.settings import CaptureSettings
 from normgauge.capture.study import forward_device
 from normgauge.checkpoints.building import reinitialise
 from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.checkpoints.skeleton import Skeleton, held_skeleton
 from normgauge.fingerprint.files import read_identity
 from normgauge.fingerprint.memory import Plan, Source, measure_model
 from normgauge.fingerprint.study import Rows
@@ -65,9 +66,9 @@ def fingerprint_reinitialised(
     plan = Plan(settings.forward_dtypes, settings.schur_sites, settings.accumulation, force_cov32)
 
     def one(seed: int) -> tuple[Rows, Rows, Rows]:
-        def build(forward_dtype: str) -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
+        def build(forward_dtype: str) -> tuple[Skeleton, Mapping[str, torch.Tensor]]:
             model = reinitialise(checkpoint, seed, forward_dtype).to(device)
-            return model, model.state_dict()
+            return held_skeleton(model), model.state_dict()
 
         return measure_model(
             build, anatomy, identity, batched, plan, f"{identity.model} re-initialised, seed {seed}"

@@ -12,9 +12,9 @@ import torch
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.direct import Inputs, default_settings, drawn_inputs, given_inputs
-from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.manifest import stored_precision
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.skeleton import Skeleton, skeleton
 from normgauge.fingerprint.memory import Plan, Source, measure_model
 from normgauge.fingerprint.study import Identity, Rows
 from normgauge.live.models import Model, checkpoint_of, name_of
@@ -95,8 +95,8 @@ def measured(checkpoint: Checkpoint, inputs: Inputs, plan: Plan, label: str) -> 
     """Capture and rows of a checkpoint in memory."""
     anatomy = describe(checkpoint.config)
 
-    def build(forward_dtype: str) -> tuple[torch.nn.Module, Mapping[str, torch.Tensor]]:
-        return build_model(checkpoint, forward_dtype), checkpoint.tensors
+    def build(forward_dtype: str) -> tuple[Skeleton, Mapping[str, torch.Tensor]]:
+        return skeleton(checkpoint, forward_dtype, torch.device("cpu")), checkpoint.tensors
 
     first = len(next(iter(inputs.batches[0].inputs.values())))
     source = Source(lambda: inputs.batches, len(inputs.batches), inputs.sequences / first)
