@@ -25,12 +25,13 @@ from normgauge.gauge.activations import Activations, observe_sites
 from normgauge.gauge.admissible import Group, admissible, gauge_spaces
 from normgauge.gauge.correlation import correlate
 from normgauge.gauge.groups import AttentionGauge, Element, Monomial
+from normgauge.gauge.head_evidence import decided_heads
 from normgauge.gauge.head_matching import HeadMatching, match_heads
 from normgauge.gauge.matched_sites import in_memory, sites_of
 from normgauge.gauge.matching import Matching, match
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.site_matching import match_sites, paired
-from normgauge.gauge.weight_evidence import decided
+from normgauge.gauge.weight_evidence import by_target, decided
 from normgauge.gauge.weight_maps import AttentionMaps, Weights, attention_maps, unit_scales
 
 
@@ -189,7 +190,9 @@ def matched_spaces(
     """
     goal = Weights(anatomy, target, Gauge({}))
     spatial = {name: each for name, each in found.items() if isinstance(each, Matching)}
-    complete = dict(found) | decided(anatomy, spatial, source, target)
+    complete: dict[str, Matching | HeadMatching] = dict(found)
+    complete |= decided(anatomy, spatial, source, target)
+    complete |= _heads_decided(anatomy, complete, source, goal)
     elements = {name: _discrete(anatomy, name, each) for name, each in complete.items()}
     for name in others:
         complete[name] = _match_rows(anatomy, name, Weights(anatomy, source, Gauge(elements)), goal)
@@ -216,6 +219,23 @@ def matched_spaces(
     return Gauge({name: moved[name] for name in gauge_spaces(anatomy) if name in moved}), tuple(
         spaces
     )
+
+
+def _heads_decided(
+    anatomy: Anatomy,
+    found: Mapping[str, Matching | HeadMatching],
+    source: Mapping[str, torch.Tensor],
+    goal: Weights,
+) -> dict[str, HeadMatching]:
+    """The matchings of heads, by the weights around them where activations leave any uncertain."""
+    spatial = {name: each for name, each in found.items() if isinstance(each, Matching)}
+    placed = Weights(anatomy, source, Gauge({name: each.gauge for name, each in spatial.items()}))
+    known = {name: by_target(each, ~each.uncertain) for name, each in spatial.items()}
+    return {
+        name: decided_heads(anatomy, name, each, placed, goal, known)
+        for name, each in found.items()
+        if isinstance(each, HeadMatching)
+    }
 
 
 def _part(anatomy: Anatomy, name: str) -> Part:

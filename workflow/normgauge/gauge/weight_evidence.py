@@ -56,7 +56,7 @@ def decided(
             continue
         moved = Gauge({other: each.gauge for other, each in result.items() if other != name})
         known = {
-            other: _by_target(each, ~each.uncertain)
+            other: by_target(each, ~each.uncertain)
             for other, each in result.items()
             if other != name
         }
@@ -66,7 +66,8 @@ def decided(
     return result
 
 
-def _by_target(matching: Matching, mask: np.ndarray) -> np.ndarray:
+def by_target(matching: Matching, mask: np.ndarray) -> np.ndarray:
+    """A mask of a matching's source coordinates by their target's number."""
     found = np.zeros_like(mask)
     found[matching.gauge.target] = mask
     return found
@@ -172,12 +173,12 @@ def _resolved(matching: Matching, rows: Sequence[_Rows], cost: Cost) -> Matching
     chosen, _, _ = assign(evidence.score)
     sure = _sure(evidence, chosen)
     before = np.searchsorted(right, target[left])  # what activations chose, by number in `right`
-    kept = _kept(evidence.score, before, chosen, sure)
-    kept = _no_worse_than_identity(_nearness(rows, left, right, cost), left, right, kept, sure)
-    target[left] = right[kept]
+    places = kept(evidence.score, before, chosen, sure)
+    places = _no_worse_than_identity(_nearness(rows, left, right, cost), left, right, places, sure)
+    target[left] = right[places]
     if cost == Cost.ABSOLUTE:
-        changed = kept != before
-        signs = evidence.signs[np.arange(len(left)), kept]
+        changed = places != before
+        signs = evidence.signs[np.arange(len(left)), places]
         factors[left] = np.where(sure | changed, signs * np.abs(factors[left]), factors[left])
     by_weights = np.zeros(len(target), dtype=bool)
     by_weights[left] = sure
@@ -207,22 +208,20 @@ def _sure(evidence: _Evidence, chosen: np.ndarray) -> np.ndarray:
     return sure
 
 
-def _kept(
-    score: np.ndarray, before: np.ndarray, chosen: np.ndarray, sure: np.ndarray
-) -> np.ndarray:
+def kept(score: np.ndarray, before: np.ndarray, chosen: np.ndarray, sure: np.ndarray) -> np.ndarray:
     """The weights' choice where it is sure, else the activations', or where that is taken the best
     of what is left.
     """
-    kept = np.where(sure, chosen, -1)
+    result = np.where(sure, chosen, -1)
     taken = set(chosen[sure].tolist())
     for number in np.flatnonzero(~sure):
         if before[number] not in taken:
-            kept[number] = before[number]
-    open_rows = np.flatnonzero(kept < 0)
+            result[number] = before[number]
+    open_rows = np.flatnonzero(result < 0)
     if len(open_rows):
-        free = np.setdiff1d(np.arange(len(kept)), kept)
-        kept[open_rows] = free[assign(score[np.ix_(open_rows, free)])[0]]
-    return kept
+        free = np.setdiff1d(np.arange(len(result)), result)
+        result[open_rows] = free[assign(score[np.ix_(open_rows, free)])[0]]
+    return result
 
 
 def _nearness(rows: Sequence[_Rows], left: np.ndarray, right: np.ndarray, cost: Cost) -> np.ndarray:

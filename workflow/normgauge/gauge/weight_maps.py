@@ -68,57 +68,73 @@ class AttentionMaps:
     queries: tuple[FittedMap, ...]
 
 
-def attention_maps(anatomy: Anatomy, name: str, source: Weights, target: Weights) -> AttentionMaps:
-    """Value and query maps of a layer whose streams and heads are in place.
+@dataclass(frozen=True, eq=False)
+class HeadFactors:
+    """The maps of an attention layer cut by heads, float64: `query` (heads, size, in + 1), `key`
+    and `value` (groups, size, in + 1), `output` (heads, size, out), what is made of each head.
+    """
 
-    A key's constant adds the same to all scores of a query, so it is left out.
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    output: np.ndarray
+
+    @property
+    def repeats(self) -> int:
+        return len(self.query) // len(self.key)
+
+
+def head_factors(anatomy: Anatomy, name: str, weights: Weights) -> HeadFactors:
+    """The factors of a layer. A key's constant adds the same to all scores of a query."""
+    items = head_maps(anatomy, name)
+    prefix = name.removesuffix("attention")
+    query, key = (anatomy.space(f"{prefix}{kind}") for kind in ("query", "key"))
+
+    def cut(kind: str, heads: int) -> np.ndarray:
+        matrix = weights.factor(items[kind])
+        return matrix.reshape(heads, -1, matrix.shape[1])
+
+    output = weights.factor(items["attention_output"])[:, :-1].T
+    return HeadFactors(
+        cut("query", query.heads),
+        cut("key", key.heads),
+        cut("value", key.heads),
+        output.reshape(query.heads, -1, output.shape[1]),
+    )
+
+
+def head_maps(anatomy: Anatomy, name: str) -> dict[str, LinearMap]:
+    """The maps around the heads of a layer, by what they write: query, key, value,
+    attention_output.
     """
     prefix = name.removesuffix("attention")
-    items = {
+    return {
         each.name.removeprefix(prefix): each
         for each in anatomy.maps
         if each.name.startswith(prefix)
     }
-    query, key = (anatomy.space(f"{prefix}{kind}") for kind in ("query", "key"))
-    groups, repeats = key.heads, query.heads // key.heads
-    sides = [
-        {
-            kind: weights.factor(items[kind])
-            for kind in ("query", "key", "value", "attention_output")
-        }
-        for weights in (source, target)
-    ]
+
+
+def attention_maps(anatomy: Anatomy, name: str, source: Weights, target: Weights) -> AttentionMaps:
+    """Value and query maps of a layer whose streams and heads are in place."""
+    sides = [head_factors(anatomy, name, weights) for weights in (source, target)]
+    stored = head_maps(anatomy, name)["value"].weight
     roundoff = max(
-        float(torch.finfo(weights.stored(items["value"].weight).dtype).eps)
-        for weights in (source, target)
+        float(torch.finfo(weights.stored(stored).dtype).eps) for weights in (source, target)
     )
 
-    def split(side: Mapping[str, np.ndarray], kind: str) -> np.ndarray:
-        """(heads, size, in + 1) of a map that writes heads."""
-        return side[kind].reshape(
-            groups * repeats if kind == "query" else groups, -1, side[kind].shape[1]
-        )
-
-    def reading(side: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(heads, size, out): what the output projection makes of each head."""
-        output = side["attention_output"][:, :-1].T
-        return output.reshape(groups * repeats, -1, output.shape[1])
-
     def products(
-        side: Mapping[str, np.ndarray], group: int
+        side: HeadFactors, group: int
     ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """The two factors of the values' and of the scores' product of one group."""
-        heads = slice(group * repeats, (group + 1) * repeats)
-        value = split(side, "value")[group].T, np.concatenate(list(reading(side)[heads]), 1)
-        score = (
-            np.concatenate([each.T for each in split(side, "query")[heads]]),
-            split(side, "key")[group, :, :-1],
-        )
+        heads = slice(group * side.repeats, (group + 1) * side.repeats)
+        value = side.value[group].T, np.concatenate(list(side.output[heads]), 1)
+        score = np.concatenate([each.T for each in side.query[heads]]), side.key[group, :, :-1]
         return value, score
 
     rule = admissible(anatomy, name).query_maps
     values, queries = [], []
-    for group in range(groups):
+    for group in range(len(sides[0].key)):
         (value, score), (value_target, score_target) = (products(side, group) for side in sides)
         values.append(fit_map(value, value_target, roundoff))
         if rule == QueryMaps.GENERAL:
