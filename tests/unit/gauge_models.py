@@ -11,7 +11,7 @@ from normgauge.anatomy import describe
 from normgauge.checkpoints.architectures import new_model
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.checkpoints.sceptr_config import SceptrConfig
-from unit.test_anatomy import CASES, make_config, make_inputs
+from unit.test_anatomy import CASES, PICTURES, make_config, make_inputs
 
 SCEPTR = "sceptr"
 # one class with an output head per case, and bare models of each norm kind
@@ -26,12 +26,15 @@ CLASSES = [
         ),
     )
     for case, (_, _, stem, endings) in CASES.items()
-    if not case.startswith(("vit", "dinov2"))
+    if not case.startswith(PICTURES)
 ]
 CLASSES += [
     ("vit", "ViTForImageClassification"),
     ("dinov2", "Dinov2ForImageClassification"),
     ("dinov2-gated", "Dinov2Model"),
+    ("vit_mae", "ViTMAEModel"),
+    ("dinov3-gated", "DINOv3ViTModel"),
+    ("siglip", "SiglipVisionModel"),
 ]
 CLASSES += [
     ("llama", "LlamaModel"),

@@ -104,6 +104,23 @@ DISTILBERT = {
 DISTILBERT |= {"max_position_embeddings": 14, "num_labels": 3}
 ALBERT = ENCODER | {"embedding_size": 8, "num_hidden_layers": 4}
 CAUSAL = ("Model", "ForCausalLM", "ForSequenceClassification")
+PICTURES = ("vit", "dinov2", "dinov3", "siglip")  # what the names of image cases begin with
+
+PARTLY = GATED | {  # four of six coordinates of each head turn
+    "hidden_size": 24,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.67,
+    },
+}
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 3,
+    "linear_value_head_dim": 5,
+}
 
 # id: (config class, its arguments, stem of the class names, their endings)
 CASES = {
@@ -169,6 +186,24 @@ CASES = {
         "DistilBert",
         ("ForMaskedLM",),
     ),
+    "electra": (
+        "ElectraConfig",
+        ENCODER | {"embedding_size": 8},
+        "Electra",
+        ("Model", "ForMaskedLM", "ForPreTraining", *BERT_HEADS[4:5], *BERT_HEADS[6:]),
+    ),
+    "electra-wide": (
+        "ElectraConfig",
+        ENCODER | {"embedding_size": 12},
+        "Electra",
+        ("ForMaskedLM",),
+    ),
+    "electra-untied": (
+        "ElectraConfig",
+        ENCODER | {"embedding_size": 8, "tie_word_embeddings": False},
+        "Electra",
+        ("ForMaskedLM",),
+    ),
     "vit": (
         "ViTConfig",
         VISION | {"intermediate_size": 20},
@@ -200,6 +235,26 @@ CASES = {
         "Dinov2",
         ("Model",),
     ),
+    "vit_mae": ("ViTMAEConfig", VISION | {"intermediate_size": 20}, "ViTMAE", ("Model",)),
+    "dinov3": (
+        "DINOv3ViTConfig",
+        VISION | {"hidden_size": 16, "num_register_tokens": 2, "intermediate_size": 20},
+        "DINOv3ViT",
+        ("Model",),
+    ),
+    "dinov3-gated": (
+        "DINOv3ViTConfig",
+        VISION
+        | {"hidden_size": 16, "intermediate_size": 20, "use_gated_mlp": True, "key_bias": True},
+        "DINOv3ViT",
+        ("Model",),
+    ),
+    "siglip": (
+        "SiglipVisionConfig",
+        VISION | {"intermediate_size": 20, "vision_use_head": False},
+        "SiglipVision",
+        ("Model",),
+    ),
     "whisper": ("WhisperConfig", WHISPER, "Whisper", ("Model", "ForConditionalGeneration")),
     "t5": ("T5Config", T5, "T5", ("Model", "ForConditionalGeneration", "EncoderModel")),
     "t5-gated": (
@@ -226,6 +281,15 @@ CASES = {
     "qwen3": ("Qwen3Config", GATED, "Qwen3", CAUSAL),
     "gemma": ("GemmaConfig", GATED, "Gemma", CAUSAL),
     "gemma2": ("Gemma2Config", GATED, "Gemma2", CAUSAL),
+    "stablelm": ("StableLmConfig", PARTLY, "StableLm", CAUSAL),
+    "stablelm-parallel": (
+        "StableLmConfig",
+        PARTLY | {"use_parallel_residual": True, "use_qkv_bias": True},
+        "StableLm",
+        ("ForCausalLM",),
+    ),
+    "phi": ("PhiConfig", PARTLY, "Phi", CAUSAL),
+    "qwen3_5": ("Qwen3_5TextConfig", GATED | LINEAR, "Qwen3_5", ("TextModel", "ForCausalLM")),
     "gemma3": ("Gemma3TextConfig", GATED, "Gemma3", ("TextModel", "ForCausalLM")),
 }
 SCEPTR = tuple(f"sceptr-{variant}" for variant in VARIANTS)
@@ -273,7 +337,7 @@ def make_inputs(case: str, architecture: str, dtype: torch.dtype) -> dict:
     ids = torch.randint(3, 17, (3, 9), generator=generator)
     if case in SCEPTR:
         return VARIANTS[case.removeprefix("sceptr-")].inputs(generator)
-    if case.startswith(("vit", "dinov2")):
+    if case.startswith(PICTURES):
         size = make_config(case, architecture).image_size
         height, width = (size, size) if isinstance(size, int) else size
         return {
@@ -479,7 +543,7 @@ def depths_of(case: str, architecture: str) -> dict[str, int]:
         return {"encoder": 8 if case == "albert-groups" else 4}
     return {
         "encoder"
-        if case.startswith(("bert", "roberta", "distilbert", "vit", "dinov2", "sceptr"))
+        if case.startswith(("bert", "roberta", "distilbert", "electra", "sceptr", *PICTURES))
         else "decoder": 2
     }
 
@@ -1092,11 +1156,18 @@ def test_facts_of_each_family():
         ("bert", "BertModel"),
         ("roberta", "RobertaModel"),
         ("albert", "AlbertModel"),
+        ("electra", "ElectraModel"),
         (SCEPTR[0], "Sceptr"),
     ):
         assert facts(case, architecture) == (Placement.POST, layer, absolute, False, False)
-    for case, architecture in (("vit", "ViTModel"), ("dinov2", "Dinov2Model")):
+    for case, architecture in (
+        ("vit", "ViTModel"),
+        ("vit_mae", "ViTMAEModel"),
+        ("dinov2", "Dinov2Model"),
+        ("siglip", "SiglipVisionModel"),
+    ):
         assert facts(case, architecture) == (Placement.PRE, layer, absolute, True, False)
+    assert facts("dinov3", "DINOv3ViTModel") == (Placement.PRE, layer, rotary, True, False)
     assert facts("whisper", "WhisperModel") == (Placement.PRE, layer, absolute, True, True)
     assert facts("t5", "T5Model") == (Placement.PRE, rms, relative, True, True)
     for case, architecture in (
@@ -1104,8 +1175,12 @@ def test_facts_of_each_family():
         ("mistral", "MistralModel"),
         ("qwen2", "Qwen2Model"),
         ("qwen3", "Qwen3Model"),
+        ("qwen3_5", "Qwen3_5TextModel"),
     ):
         assert facts(case, architecture) == (Placement.PRE, rms, rotary, True, True)
+    assert facts("stablelm", "StableLmModel") == (Placement.PRE, layer, rotary, True, True)
+    assert facts("stablelm-parallel", "StableLmForCausalLM")[0] == Placement.PARALLEL
+    assert facts("phi", "PhiModel") == (Placement.PARALLEL, layer, rotary, True, True)
     assert facts("gemma", "GemmaModel") == (Placement.PRE, rms, rotary, True, True)
     assert facts("gemma2", "Gemma2Model") == (Placement.SANDWICH, rms, rotary, True, True)
     assert facts("gemma3", "Gemma3TextModel") == (Placement.SANDWICH, rms, rotary, True, True)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from normgauge.anatomy import FAMILIES, describe
+from normgauge.calibration.interfaces import INTERFACES, Interface
 from normgauge.calibration.tokenisation import load_tokenizer
 from normgauge.checkpoints import building
 from normgauge.checkpoints.architectures.sceptr import Sceptr, _relative_position
@@ -44,6 +45,13 @@ GROUPED = {
     "eos_token_id": 2,
 }
 SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 IMAGE = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -98,8 +106,12 @@ CONFIGS = {
     "roberta": ("RobertaForMaskedLM", {**DECODER, "max_position_embeddings": 66}),
     "albert": ("AlbertForMaskedLM", {**DECODER, "embedding_size": 16}),
     "distilbert": ("DistilBertForMaskedLM", DISTILBERT),
+    "electra": ("ElectraForMaskedLM", {**DECODER, "embedding_size": 16}),
     "vit": ("ViTModel", IMAGE),
     "dinov2": ("Dinov2Model", IMAGE),
+    "vit_mae": ("ViTMAEModel", IMAGE),
+    "dinov3_vit": ("DINOv3ViTModel", IMAGE),
+    "siglip_vision_model": ("SiglipVisionModel", {**IMAGE, "vision_use_head": False}),
     "whisper": ("WhisperForConditionalGeneration", WHISPER),
     "t5": ("T5ForConditionalGeneration", T5),
     "llama": ("LlamaForCausalLM", {**GROUPED, "tie_word_embeddings": True}),
@@ -109,11 +121,18 @@ CONFIGS = {
     "gemma": ("GemmaForCausalLM", GROUPED),
     "gemma2": ("Gemma2ForCausalLM", {**GROUPED, **SLIDING}),
     "gemma3_text": ("Gemma3ForCausalLM", {**GROUPED, **SLIDING}),
+    "stablelm": ("StableLmForCausalLM", GROUPED),
+    "phi": ("PhiForCausalLM", GROUPED),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", {**GROUPED, **LINEAR}),
 }
+MASK = torch.arange(16).flip(0).expand(2, -1)
 # families that round to float32
 CAST = (
     "gpt_neox",
     "vit",
+    "vit_mae",
+    "dinov3_vit",
+    "siglip_vision_model",
     "t5",
     "llama",
     "mistral",
@@ -122,6 +141,9 @@ CAST = (
     "gemma",
     "gemma2",
     "gemma3_text",
+    "stablelm",
+    "phi",
+    "qwen3_5_text",
 )
 
 
@@ -152,12 +174,10 @@ def saved(folder, family, **changes):
 def inputs(family, dtype):
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, 50, (2, 9), generator=generator)
-    if family in ("vit", "dinov2"):
-        return {
-            "pixel_values": torch.randn(2, 3, 16, 16, generator=generator, dtype=torch.float64).to(
-                dtype
-            )
-        }
+    if INTERFACES[family] == Interface.IMAGE:
+        pixels = torch.randn(2, 3, 16, 16, generator=generator, dtype=torch.float64).to(dtype)
+        # transformers' own draws the noise anew at each pass
+        return {"pixel_values": pixels} | ({"noise": MASK} if family == "vit_mae" else {})
     if family == "whisper":
         features = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
         return {"input_features": features.to(dtype), "decoder_input_ids": ids}

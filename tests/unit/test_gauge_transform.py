@@ -23,6 +23,7 @@ from normgauge.gauge.random_gauges import random_element, random_gauge
 from normgauge.gauge.transform import transform, transform_unchecked, transformed
 from normgauge.signed_permutation.boundary import STORED
 from unit.gauge_models import CLASSES, SCEPTR, config_of, inputs_of, random_checkpoint, tiny
+from unit.test_anatomy import PICTURES
 
 DOUBLE = "float64"
 
@@ -151,7 +152,7 @@ def test_in_float32_the_deviation_is_rounding(case, architecture):
 LAYER_NORM_CASES = [
     pair
     for pair in CLASSES
-    if pair[0].startswith(("gpt", "bert", "roberta", "distilbert", "vit", "dinov2", SCEPTR))
+    if pair[0].startswith(("gpt", "bert", "roberta", "distilbert", "electra", *PICTURES, SCEPTR))
 ]
 
 
@@ -161,9 +162,9 @@ def test_the_residual_group_follows_the_norm(case, architecture):
     expected = (
         Group.COMMON_SIGN if anatomy.norm_kind == NormKind.LAYER_NORM else Group.SIGNED_PERMUTATION
     )
-    if case.startswith(("bert", "albert", "roberta", "distilbert")) and architecture.endswith(
-        "MaskedLM"
-    ):
+    if case.startswith(
+        ("bert", "albert", "roberta", "distilbert", "electra")
+    ) and architecture.endswith("MaskedLM"):
         tied_to_gelu = any(
             item.activation for item in anatomy.maps if item.writes == residual_of(anatomy)
         )

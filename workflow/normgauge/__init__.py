@@ -27,10 +27,9 @@ canonical(model)               the one form of all its copies under permutations
 lineage(a, b)                  whether one was made from the other, with exact p-values
 same(a, b)                     whether two models have one such form, and where they differ
 
-Models are transformers models of the families gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma,
-gemma2, gemma3_text, bert, roberta, albert, distilbert, vit, dinov2, whisper and t5. What cannot be
-used raises `normgauge.InputError`, one line that says what to do. The command `normgauge --help`
-does the same for folders and files.
+Models are transformers models of the families that docs/anatomy.md lists. What cannot be used
+raises `normgauge.InputError`, one line that says what to do. The command `normgauge --help` does
+the same for folders and files.
 """
 
 from __future__ import annotations

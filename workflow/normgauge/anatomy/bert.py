@@ -69,7 +69,7 @@ def describe_encoder(config: Any, classes: Mapping[str, Head]) -> Anatomy:
             builder,
             config,
             number,
-            _modules(module),
+            block_modules(module),
             residual,
             norm,
             config.intermediate_size,
@@ -80,7 +80,8 @@ def describe_encoder(config: Any, classes: Mapping[str, Head]) -> Anatomy:
     return builder.finish()
 
 
-def _modules(module: str) -> BlockModules:
+def block_modules(module: str) -> BlockModules:
+    """The modules of one of BERT's blocks."""
     maps = {
         "query": f"{module}.attention.self.query",
         "key": f"{module}.attention.self.key",

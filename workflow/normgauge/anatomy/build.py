@@ -224,7 +224,7 @@ class Builder(Assembly):
                 residual,
                 norm,
                 self.spaces["vocabulary"],
-                bias=False,
+                bias=readout.bias,
                 aliases=(tied, None),
             )
 

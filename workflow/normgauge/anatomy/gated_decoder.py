@@ -1,5 +1,5 @@
-"""Llama, Mistral, Qwen2, Qwen3 and Gemma 1-3: one RMSNorm decoder with rotary positions and a gated
-feed-forward, told apart by facts.
+"""Llama, Mistral, Qwen2, Qwen3, Gemma 1-3 and StableLM: one decoder with rotary positions and a
+gated feed-forward, told apart by facts.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normgauge.anatomy.assembly import rms_norm
+from normgauge.anatomy.assembly import NormStyle, layer_norm, rms_norm
 from normgauge.anatomy.build import Builder, Readout, join
 from normgauge.anatomy.options import head_size, refuse_options, rotary_size, select_architecture
 from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
@@ -24,7 +24,9 @@ class Facts:
     `classes` is the stem of its class names, `base` its headless class. `biased` gives the
     attention maps that have a bias. `sandwich` adds a norm after each sublayer, `head_norms` a norm
     on each query and key head. `gain_offset` is 1 where the stored gain w stands for 1 + w.
-    `activation` is the config key that holds the activation's name.
+    `activation` is the config key that holds the activation's name. `style` gives the norms,
+    RMSNorm where it is None. `parallel` says whether attention and feed-forward read one norm side
+    by side. `refused` are options that add what is not described.
     """
 
     classes: str
@@ -35,6 +37,9 @@ class Facts:
     sandwich: bool = False
     head_norms: bool = False
     activation: str = "hidden_act"
+    style: Callable[[Any], NormStyle] | None = None
+    parallel: Callable[[Any], bool] = lambda config: False
+    refused: tuple[str, ...] = ()
 
 
 def _all_if_attention_bias(config: Any) -> tuple[str, ...]:
@@ -66,6 +71,14 @@ FACTS = {
         head_norms=True,
         activation="hidden_activation",
     ),
+    "stablelm": Facts(
+        "StableLm",
+        "StableLmModel",
+        lambda config: ("query", "key", "value") if config.use_qkv_bias else (),
+        style=lambda config: layer_norm(config.layer_norm_eps),
+        parallel=lambda config: config.use_parallel_residual,
+        refused=("qk_layernorm",),
+    ),
 }
 
 
@@ -74,16 +87,14 @@ def describe(config: Any) -> Anatomy:
     unknown class.
     """
     facts = FACTS[config.model_type]
-    refuse_options(config, EXPERT_OPTIONS)
+    refuse_options(config, (*EXPERT_OPTIONS, *facts.refused))
     prefix, readout = select_architecture(config, classes(config.model_type))
-    placement = Placement.SANDWICH if facts.sandwich else Placement.PRE
-    style = rms_norm(config.rms_norm_eps, facts.gain_offset)
     builder = Builder(
         config.model_type,
         config.architectures[0],
-        placement,
+        _placement(config, facts),
         Positions.ROTARY,
-        style,
+        facts.style(config) if facts.style else rms_norm(config.rms_norm_eps, facts.gain_offset),
         rotary_size(config),
     )
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
@@ -106,6 +117,12 @@ def describe(config: Any) -> Anatomy:
     )
     builder.readout(readout, config, residual, terminal, embedding)
     return builder.finish()
+
+
+def _placement(config: Any, facts: Facts) -> Placement:
+    if facts.parallel(config):
+        return Placement.PARALLEL
+    return Placement.SANDWICH if facts.sandwich else Placement.PRE
 
 
 def classes(family: str) -> dict[str, tuple[str, Readout | None]]:
@@ -148,9 +165,9 @@ def _block(
         builder.norm(f"{attention}.k_norm", spaces.key, size)
     if facts.sandwich:
         builder.norm(f"{module}.post_attention_layernorm", residual)
-    mlp_norm = builder.norm(
-        f"{module}.{'pre_feedforward' if facts.sandwich else 'post_attention'}_layernorm", residual
-    )
+    parallel = facts.parallel(config)
+    between = f"{module}.{'pre_feedforward' if facts.sandwich else 'post_attention'}_layernorm"
+    mlp_norm = attention_norm if parallel else builder.norm(between, residual)
     activation = getattr(config, facts.activation)
     builder.feed_forward(
         prefix,
@@ -164,4 +181,6 @@ def _block(
     if facts.sandwich:
         builder.norm(f"{module}.post_feedforward_layernorm", residual)
     builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})
+    # in parallel, the stream after attention alone exists nowhere
+    taps = {} if parallel else {"after_attention": mlp_norm}
+    builder.block_sites(STACK, number, module, residual, taps)

@@ -1,5 +1,5 @@
-"""What BERT, RoBERTa, ALBERT and DistilBERT share: embeddings and heads, and a block of those whose
-blocks have modules of their own.
+"""What BERT, RoBERTa, ALBERT, ELECTRA and DistilBERT share: embeddings and heads, and a block of
+those whose blocks have modules of their own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_block(
     number: int,
     modules: BlockModules,
     residual: Space,
-    input_norm: str,
+    input_norm: str | None,
     width: int,
     activation: str,
 ) -> str:

@@ -25,14 +25,24 @@ def add_embeddings(builder: Builder, config: Any, prefix: str, residual: Space) 
     path = join(prefix, "embeddings")
     singleton = whole(Role.INDEX, builder.singleton())
     write = whole(Role.WRITE, residual)
-    (height, width), (rows, columns) = _pair(config.image_size), _pair(config.patch_size)
-    positions = builder.space(
-        "position", SpaceKind.POSITION, (height // rows) * (width // columns) + 1
-    )
+    rows, columns = grid_of(config)
+    positions = builder.space("position", SpaceKind.POSITION, rows * columns + 1)
     builder.tensor(f"{path}.cls_token", singleton, singleton, write)
     builder.tensor(f"{path}.position_embeddings", singleton, whole(Role.INDEX, positions), write)
+    add_patches(builder, config, f"{path}.patch_embeddings.projection", residual)
+
+
+def grid_of(config: Any) -> tuple[int, int]:
+    """Patches of a picture: rows and columns."""
+    (height, width), (rows, columns) = _pair(config.image_size), _pair(config.patch_size)
+    return height // rows, width // columns
+
+
+def add_patches(builder: Builder, config: Any, module: str, residual: Space) -> None:
+    """The convolution that writes each patch of the picture to the stream."""
+    rows, columns = _pair(config.patch_size)
     builder.linear(
-        f"{path}.patch_embeddings.projection",
+        module,
         {f"{STACK}/patch": residual},
         whole(Role.INDEX, builder.space("channel", SpaceKind.PATCH, config.num_channels)),
         window=(

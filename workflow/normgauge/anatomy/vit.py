@@ -1,7 +1,8 @@
-"""ViT: pre-norm image encoder."""
+"""ViT: pre-norm image encoder; ViT-MAE's encoder is one with a fixed position table."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from normgauge.anatomy.assembly import layer_norm
@@ -14,13 +15,28 @@ CLASSES = {
     "ViTModel": ("", None),
     "ViTForImageClassification": ("vit", Readout("classifier", labels=True, bias=True)),
 }
+MASKED_CLASSES = {"ViTMAEModel": ("", None)}
+
+
+def describe_masked(config: Any) -> Anatomy:
+    """The anatomy of a ViT-MAE config. Raises InputError on an unknown class.
+
+    A share of the patches, `mask_ratio`, does not enter the first block.
+    """
+    return _describe(config, MASKED_CLASSES, pooled=False)
 
 
 def describe(config: Any) -> Anatomy:
     """The anatomy of a ViT config. Raises InputError on an unknown class."""
-    prefix, readout = select_architecture(config, CLASSES)
+    return _describe(config, CLASSES, pooled=has_pooler(config))
+
+
+def _describe(config: Any, classes: Mapping[str, Any], pooled: bool) -> Anatomy:
+    prefix, readout = select_architecture(config, classes)
     style = layer_norm(config.layer_norm_eps)
-    builder = Builder("vit", config.architectures[0], Placement.PRE, Positions.ABSOLUTE, style)
+    builder = Builder(
+        config.model_type, config.architectures[0], Placement.PRE, Positions.ABSOLUTE, style
+    )
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     add_embeddings(builder, config, prefix, residual)
     blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
@@ -31,7 +47,7 @@ def describe(config: Any) -> Anatomy:
     terminal = builder.pre_norm_stack(
         STACK, residual, blocks, add_block, join(prefix, "layernorm"), causal=False
     )
-    if readout is None and has_pooler(config):
+    if readout is None and pooled:
         pooled = builder.space("pooled", SpaceKind.OTHER, config.pooler_output_size)
         builder.head("pooler.dense", residual, terminal, pooled, activation=config.pooler_act)
     else:

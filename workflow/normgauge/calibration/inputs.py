@@ -18,6 +18,15 @@ from normgauge.errors import InputError
 
 SAMPLING_RATE = 16_000  # samples per second
 SECONDS = 30  # the length that Whisper's encoder takes
+FIXED_SIDE = ("vit", "vit_mae", "siglip_vision_model")  # position tables of one size
+LEARNED_TOKENS = {"siglip_vision_model": 0}  # beside registers; others have a class token
+PROCESSORS = {
+    "vit": "ViTImageProcessorPil",
+    "vit_mae": "ViTImageProcessorPil",
+    "dinov2": "BitImageProcessorPil",
+    "dinov3_vit": "ViTImageProcessorPil",  # its own needs torchvision; it squares as well
+    "siglip_vision_model": "SiglipImageProcessorPil",
+}
 
 
 def noise_waveform(seed: int) -> np.ndarray:
@@ -66,8 +75,8 @@ def content_sha256(row: Mapping[str, Any], channels: int = 3) -> str:
 def pixel_values(processor: Any, image: Image.Image, config: Any) -> np.ndarray:
     """What the model sees of a picture: float32 (channels, height, width).
 
-    Raises InputError when the processor's settings cannot be applied, or make another size than a
-    ViT takes (DINOv2 interpolates).
+    Raises InputError when the processor's settings cannot be applied, or make another size than
+    the model's position table has (DINOv2 interpolates, DINOv3 has none).
     """
     try:
         pixels = np.asarray(
@@ -86,7 +95,7 @@ def pixel_values(processor: Any, image: Image.Image, config: Any) -> np.ndarray:
             "remove it"
         ) from error
     side = image_side(config)
-    if config.model_type == "vit" and pixels.shape[-2:] != (side, side):
+    if config.model_type in FIXED_SIDE and pixels.shape[-2:] != (side, side):
         made = " x ".join(map(str, pixels.shape[-2:]))
         raise InputError(
             f"preprocessor_config.json: makes pictures of {made}, the model takes {side} x {side}; "
@@ -108,15 +117,25 @@ def image_side(config: Any, key: str = "image_size") -> int:
     return side
 
 
+def positions_of(config: Any, height: int, width: int) -> int:
+    """Positions that a picture of this size takes in the first block: patches, but for those that
+    ViT-MAE leaves out, and learned tokens.
+    """
+    patch = image_side(config, "patch_size")
+    patches = int((height // patch) * (width // patch) * (1 - getattr(config, "mask_ratio", 0)))
+    learned = LEARNED_TOKENS.get(config.model_type, 1)
+    return patches + learned + int(getattr(config, "num_register_tokens", 0))
+
+
 def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
     """transformers' PIL image processor of the model: the folder's preprocessor_config.json, else
     its defaults at config.image_size.
 
     Raises InputError when that file cannot be used.
     """
-    from transformers import BitImageProcessorPil, ViTImageProcessorPil
+    import transformers
 
-    kind = {"vit": ViTImageProcessorPil, "dinov2": BitImageProcessorPil}[config.model_type]
+    kind = getattr(transformers, PROCESSORS[config.model_type])
     path = Path(folder) / "preprocessor_config.json"
     if path.is_file():
         try:
@@ -128,6 +147,6 @@ def image_processor(config: Any, folder: str | os.PathLike[str]) -> Any:
             ) from error
     side = image_side(config)
     square = {"height": side, "width": side}
-    if kind is BitImageProcessorPil:
+    if kind is transformers.BitImageProcessorPil:
         return kind(size={"shortest_edge": side}, crop_size=square)
     return kind(size=square)

@@ -30,15 +30,19 @@ INTERFACES = {
             "qwen3",
             "gemma",
             "gemma2",
-            "gemma3",
             "gemma3_text",
+            "phi",
+            "qwen3_5_text",
+            "stablelm",
         ),
         Interface.DECODER,
     ),
-    **dict.fromkeys(("bert", "roberta", "albert", "distilbert"), Interface.ENCODER),
+    **dict.fromkeys(("bert", "roberta", "albert", "distilbert", "electra"), Interface.ENCODER),
     "t5": Interface.ENCODER_DECODER,
     "whisper": Interface.SPEECH,
-    **dict.fromkeys(("vit", "dinov2"), Interface.IMAGE),
+    **dict.fromkeys(
+        ("vit", "vit_mae", "dinov2", "dinov3_vit", "siglip_vision_model"), Interface.IMAGE
+    ),
     "sceptr": Interface.RECEPTOR,
 }
 

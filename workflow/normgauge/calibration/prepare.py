@@ -18,6 +18,7 @@ from normgauge.calibration.inputs import (
     image_side,
     picture,
     pixel_values,
+    positions_of,
 )
 from normgauge.calibration.interfaces import MODALITIES, Interface, interface_of, maximum_length
 from normgauge.calibration.settings import DEFAULT, Settings
@@ -237,8 +238,7 @@ def _image_rows(
 
 
 def _images_needed(height: int, width: int, config: Any, positions: int) -> int:
-    patch = image_side(config, "patch_size")
-    return math.ceil(positions / ((height // patch) * (width // patch) + 1))
+    return math.ceil(positions / positions_of(config, height, width))
 
 
 def _receptor_rows(

@@ -4,6 +4,7 @@ are never kept.
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,8 +78,13 @@ def accumulator_of(
 def body_of(model: torch.nn.Module) -> torch.nn.Module:
     """The model without its head, where transformers separates them: every site lies in it, and a
     head over a vocabulary may cost more.
+
+    DINOv3 has its blocks under the name that transformers takes for the model's own: what does not
+    take the model's input is not the model.
     """
-    return getattr(model, "base_model", model)
+    body = getattr(model, "base_model", model)
+    entered = getattr(model, "main_input_name", None)
+    return body if entered in inspect.signature(body.forward).parameters else model
 
 
 def expect_enough_samples(

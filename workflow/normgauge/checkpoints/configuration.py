@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from normgauge.anatomy import FAMILIES
+from normgauge.checkpoints.inner import INNER, inner_config
 from normgauge.checkpoints.layout import refuse_pointer
 from normgauge.checkpoints.readers import (
     ctranslate2_reader,
@@ -172,20 +173,23 @@ def parse_config(keys: Mapping[str, Any]) -> Any:
         check_numbers({"num_layers": sceptr.num_hidden_layers})
         return sceptr
     family = keys.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES or family not in CONFIG_MAPPING:
+    known = {**FAMILIES, **INNER}
+    if not isinstance(family, str) or family not in known or family not in CONFIG_MAPPING:
         raise InputError(
             f"config.json: model_type {family!r} is unknown; known families: "
-            f"{', '.join(FAMILIES)}; write it into config.json, or lay "
+            f"{', '.join(known)}; write it into config.json, or lay "
             "it over: config: {model_type: ...} in the model table, --config model_type=..."
         )
     check_numbers(keys)
+    if family in INNER and isinstance(part := keys.get(INNER[family].part), dict):
+        check_numbers(part)
     if keys.get("quantization_config"):
         raise InputError(
             "config.json: quantization_config: quantised weights are read from GGUF only; use the "
             "unquantised checkpoint"
         )
     try:
-        config: PretrainedConfig = CONFIG_MAPPING[family].from_dict(dict(keys))
+        config: PretrainedConfig = inner_config(CONFIG_MAPPING[family].from_dict(dict(keys)))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
             f"config.json: transformers refuses these values for {family}: {error}"

@@ -27,6 +27,7 @@ from normgauge.anatomy.heads import (
 )
 from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.architectures import empty_model, free_ties, is_class_of, model_class
+from normgauge.checkpoints.inner import inner_names
 from normgauge.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -98,12 +99,13 @@ def place(config: Any, shapes: Shapes, where: str, same: Callable[[str, str], bo
     one, an older fused layout, a tensor inside the body that the class has no place for, and where
     no class fits.
     """
-    plain = unwrapped(tuple(shapes))
+    without_wrappers = unwrapped(tuple(shapes))
     notes = [
         f"the wrappers' prefixes of {name} and others are dropped"
-        for name in plain
-        if plain[name] != name
+        for name, kept in without_wrappers.items()
+        if kept != name
     ][:1]
+    plain = inner_names(config, without_wrappers)
     if config_names_class(config):
         fit = _without_pooler(_fit(config, plain, shapes))
     else:

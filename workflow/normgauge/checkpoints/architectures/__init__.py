@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from normgauge.checkpoints.architectures.float64 import KeepFloat64
+from normgauge.checkpoints.architectures.masked_pictures import mask_by_content
 from normgauge.checkpoints.architectures.sceptr import Sceptr
 from normgauge.checkpoints.sceptr_config import SceptrConfig
 from normgauge.errors import InputError
@@ -66,6 +67,8 @@ def new_model(config: Any, dtype: torch.dtype) -> nn.Module:
         copy.deepcopy(config), attn_implementation="eager", dtype=dtype, **parts
     )
     untie(model)
+    if isinstance(model, transformers.ViTMAEModel):
+        mask_by_content(model)
     return model
 
 

@@ -49,13 +49,26 @@ def exact_float64(model: PreTrainedModel) -> None:
     """
     modules: Iterable[Any] = model.modules()
     for module in modules:
-        if not any(module.children()) and type(module).__module__.startswith("transformers."):
+        own = type(module).__module__.startswith("transformers.")
+        # gated linear attention casts between its maps, outside every leaf
+        whole = not any(module.children()) or type(module).__name__.endswith("GatedDeltaNet")
+        if own and whole:
             module.forward = functools.partial(_in_float64, module.forward)
         if hasattr(module, "interpolate_pos_encoding"):
             module.interpolate_pos_encoding = functools.partial(
                 _in_float64, module.interpolate_pos_encoding
             )
+        if type(module).__name__ == "DINOv3ViTRopePositionEmbedding":
+            _forget_coordinates(sys.modules[type(module).__module__])
     model.set_attn_implementation(ATTENTION)
+
+
+def _forget_coordinates(defined: Any) -> None:
+    """Let DINOv3 compute the places of its patches at every pass: its cache does not tell float64
+    ones from float32 ones, so that each would be handed what the other computed first.
+    """
+    cached = defined.get_patches_center_coordinates
+    defined.get_patches_center_coordinates = getattr(cached, "__wrapped__", cached)
 
 
 def _in_float64(function: Callable, *args: Any, **kwargs: Any) -> Any:
