@@ -23,15 +23,15 @@ def describe_masked(config: Any) -> Anatomy:
 
     A share of the patches, `mask_ratio`, does not enter the first block.
     """
-    return _describe(config, MASKED_CLASSES, pooled=False)
+    return _describe(config, MASKED_CLASSES, pooler=False)
 
 
 def describe(config: Any) -> Anatomy:
     """The anatomy of a ViT config. Raises InputError on an unknown class."""
-    return _describe(config, CLASSES, pooled=has_pooler(config))
+    return _describe(config, CLASSES, pooler=has_pooler(config))
 
 
-def _describe(config: Any, classes: Mapping[str, Any], pooled: bool) -> Anatomy:
+def _describe(config: Any, classes: Mapping[str, Any], pooler: bool) -> Anatomy:
     prefix, readout = select_architecture(config, classes)
     style = layer_norm(config.layer_norm_eps)
     builder = Builder(
@@ -47,7 +47,7 @@ def _describe(config: Any, classes: Mapping[str, Any], pooled: bool) -> Anatomy:
     terminal = builder.pre_norm_stack(
         STACK, residual, blocks, add_block, join(prefix, "layernorm"), causal=False
     )
-    if readout is None and pooled:
+    if readout is None and pooler:
         pooled = builder.space("pooled", SpaceKind.OTHER, config.pooler_output_size)
         builder.head("pooler.dense", residual, terminal, pooled, activation=config.pooler_act)
     else:
