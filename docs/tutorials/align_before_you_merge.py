@@ -4,6 +4,10 @@
 # Two checkpoints may compute the same function in different coordinates. Averaging their weights then gives nonsense.
 # Bring one into the coordinates of the other first.
 #
+# Two fine-tunes of one base normally share its coordinates: `normgauge compare A B` says whether they do ("the
+# coordinates are the same"), and then there is nothing to align. Models that were trained apart have no common
+# coordinates at all; what aligning saves there is measured in [signed permutations](../signed_permutation.md).
+#
 # This page makes such a pair: B is A with its coordinates renamed, and then trained a little further (here: a small
 # random change).
 

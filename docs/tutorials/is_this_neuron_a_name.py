@@ -48,11 +48,13 @@ print("the first ones, moved:", gauge.elements["residual"].target[names].tolist(
 assert set(gauge.elements["residual"].target[names].tolist()) == set(others)
 
 # %% [markdown]
-# The names differ. The gauge, which is the change of coordinates that made the copy, says how. So the number of a residual coordinate says nothing about the function:
-# a coordinate in an RMSNorm model can be renamed, and its sign turned, without a trace. Some claims do survive: those
-# about directions, subspaces and what is computed from them.
+# The names differ. The gauge, which is the change of coordinates that made the copy, says how. So the number of a
+# residual coordinate says nothing about the function: a coordinate in an RMSNorm model can be renamed, and its sign
+# turned, without a trace. The units of a feed-forward layer can be renamed as well. A claim about "neuron 1234" is one
+# about this very file: publish the file's sha256 beside it, and carry the number to another copy by the gauge. Some
+# claims need neither: those about directions, subspaces and what is computed from them.
 #
-# `normgauge audit` asks this for several kinds of claim at once:
+# `normgauge audit` asks this for several kinds of claim at once, feed-forward units among them:
 
 # %%
 model.save_pretrained("my-model")

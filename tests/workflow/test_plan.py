@@ -25,7 +25,8 @@ DRAWN_FIGURES = {"draw_figure3", "draw_figure6"}
 def test_the_first_table_needs_one_checkpoint_and_no_training(project: Project) -> None:
     """What `make tables` makes before all else, so that there is something to read in minutes."""
     plan = project.plan("results/tables/first_checkpoint.csv")
-    assert sum(plan.values()) <= 8 and not any("train" in rule for rule in plan)
+    assert sum(plan.values()) <= 8
+    assert not any("train" in rule for rule in plan)
     assert plan["compute_fingerprint"] == plan["tabulate_first_checkpoint"] == 1
     assert "--prioritize results/tables/first_checkpoint.csv" in (ROOT / "Makefile").read_text()
 

@@ -90,6 +90,29 @@ def verdict(head: str, key: str, group: str = "") -> Field:
     return Field(head, of, group)
 
 
+def verdicts(head: str, keys: Mapping[str, str]) -> Field:
+    """One column for several verdicts, key -> what it judges: "yes" where all are as they must be,
+    else the exceptions by name.
+    """
+
+    def of(row: Row) -> str | Cell:
+        found = {named: Verdict(row[key]) for key, named in keys.items()}
+        exceptions: dict[Verdict, list[str]] = {}
+        for named, each in found.items():
+            if each != Verdict.PASSED:
+                exceptions.setdefault(each, []).append(named)
+        if len(exceptions) == 1 and len(*exceptions.values()) == len(found):
+            text = _SAID[next(iter(exceptions))]
+        else:
+            text = "; ".join(
+                f"{', '.join(of_it)}: {_SAID[each]}" for each, of_it in exceptions.items()
+            )
+        failed = Verdict.FAILED in exceptions
+        return cell(text, color=DEVIATES) if failed else text or _SAID[Verdict.PASSED]
+
+    return Field(head, of)
+
+
 def table(
     title: str,
     fields: Sequence[Field],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from normgauge.calibration.direct import PROBES, Inputs
@@ -22,7 +23,9 @@ def probes(options: argparse.Namespace, folder: Path, *checkpoints: Checkpoint) 
     configs = [each.config for each in checkpoints]
     if interface_of(configs[0]) not in (Interface.IMAGE, Interface.RECEPTOR):
         configs.sort(key=vocabulary_size)
-    return inputs_named(options, configs[0], folder, batch_size=1)
+    inputs = inputs_named(options, configs[0], folder, batch_size=1)
+    print(f"comparing on {inputs.words}; minutes for a large model", file=sys.stderr)
+    return inputs
 
 
 def pair_probes(

@@ -132,7 +132,7 @@ def depth_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         step = (len(blocks) - 1) / (BLOCKS - 1)
         kept = {blocks[round(number_ * step)]["site"] for number_ in range(BLOCKS)}
         shown = [row for row in shown if row["tap"] != "output" or row["site"] in kept]
-    header = ("site", "n", "d", "smallest active", "ratio at rank", "below floor", "|cos| 1/gamma")
+    header = ("site", "n", "d", "smallest sigma", "at rank", "dead or rounding", "|cos| 1/gamma")
     cells = [
         (
             row["site"],
@@ -147,7 +147,11 @@ def depth_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         for row in shown
     ]
-    return table(header, cells)
+    return [
+        *table(header, cells),
+        "smallest sigma: smallest singular value above rounding; at rank: sigma at the embedding's "
+        "rank over the embedding's; dead or rounding: directions that do not rise above rounding.",
+    ]
 
 
 def written(folder: str | None) -> list[str]:
@@ -217,8 +221,8 @@ def compare_summary(anatomy: Anatomy, found: Comparison) -> list[str]:
     lines = [
         f"{anatomy.architecture}: {len(changed)} of {len(rows)} tensors differ from A to B.",
         gauge_line(found.alignment),
-        f"{len(significant)} of {tests} tests find more change than chance (5 % for all of them "
-        "together)."
+        f"{len(significant)} of {tests} tests find more structure in it than in random changes of "
+        "that size (5 % for all of them together)."
         + (
             f" The strongest: {component(min(significant, key=lambda row: row['p']))}."
             if significant
@@ -227,7 +231,7 @@ def compare_summary(anatomy: Anatomy, found: Comparison) -> list[str]:
         "",
     ]
     shares = aligned_shares(changed)
-    header = ("changed most, gauge taken out", "share", "relative", "as stored", "rounding alone")
+    header = ("changed most", "share", "of its size", "coordinates left", "rounding alone")
     largest = sorted(changed, key=lambda row: -shares[row["tensor"]])[:8]
     cells = [
         (
@@ -238,7 +242,12 @@ def compare_summary(anatomy: Anatomy, found: Comparison) -> list[str]:
         for row in largest
         if shares[row["tensor"]]
     ]
-    return [*lines, *table(header, cells)]
+    return [
+        *lines,
+        *table(header, cells),
+        "share: of the squared change; of its size: relative change, coordinates undone; "
+        "coordinates left: the same as stored.",
+    ]
 
 
 def aligned_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -268,13 +277,13 @@ def gauge_line(alignment: Sequence[Mapping[str, Any]]) -> str:
         moved, none = kinds.count("gauge"), kinds.count("none")
         if moved or none:
             said.append(
-                f"{group} {moved} of {len(kinds)} moved"
+                f"{group}: {moved} of {len(kinds)} renumbered"
                 + (f", {none} without a counterpart" if none else "")
             )
     return (
-        f"Gauge from A to B, taken out: {'; '.join(said)}."
+        f"B's coordinates against A's, undone before comparing: {'; '.join(said)}."
         if said
-        else "Gauge from A to B: none, the coordinates are the same."
+        else "B's coordinates are those of A: no change of coordinates was undone."
     )
 
 
@@ -421,7 +430,9 @@ def same_summary(found: Sameness) -> list[str]:
     """The verdict, the hashes, and the first invariant that differs."""
     from normgauge.lineage.same import OUTSIDE, Verdict
 
-    lines = [f"{name}: {form.sha256}" for name, form in (("A", found.a), ("B", found.b)) if form]
+    lines = [
+        f"hash of {name}: {form.sha256}" for name, form in (("A", found.a), ("B", found.b)) if form
+    ]
     if found.verdict == Verdict.SAME:
         return ["The same: A and B have one canonical form, byte by byte.", *lines]
     first = {
@@ -437,7 +448,8 @@ def same_summary(found: Sameness) -> list[str]:
         *shown,
         *lines,
         f"Not covered, and possible with the same function: {'; '.join(OUTSIDE)}.",
-        "`normgauge gauge check A B` compares the functions themselves.",
+        "`normgauge gauge check A B` compares the functions themselves; `normgauge lineage A B` "
+        "tests whether one was made from the other.",
     ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from normgauge.render.declared import Field, counted, share, table, value, verdict, words
+from normgauge.render.declared import Field, counted, share, table, value, verdicts, words
 from normgauge.render.formats import decimals, number, percent
 from normgauge.render.rows import Row, Rows
 from normgauge.render.signed_permutation.sheet import of_checkpoints
 
-_MEASURE, _KEPT, _MUST = "loss, or error over variance", "effect kept", "as it must"
+_MEASURE, _KEPT = "loss, or error over variance", "effect kept"
 _AGREE = "names that agree"
 
 
@@ -37,9 +37,10 @@ _ARTIFACTS = (
     value("reference", "reference", _MEASURE, digits=3),
     *(value(head, f"{way}_value", _MEASURE, digits=3) for way, head in _WAYS.items()),
     *(_kept(way) for way in _WAYS),
-    verdict("$B_d$", "transported", _MUST),
-    verdict("$S_d$", "permutation_control", _MUST),
-    verdict("raw", "raw_control", _MUST),
+    verdicts(
+        "as it must",
+        {"transported": "$B_d$", "permutation_control": "$S_d$", "raw_control": "raw"},
+    ),
 )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from normgauge.render.declared import counted, table, value, verdict, words
+from normgauge.render.declared import counted, table, value, verdicts, words
 from normgauge.render.rows import Rows
 from normgauge.render.signed_permutation.sheet import of_checkpoints
 
-_DEVIATE, _ENERGY, _MUST = "outputs deviate by", r"$|T_Ga-T_Pa|^2/|a|^2$", "as it must"
+_DEVIATE, _ENERGY = "outputs deviate by", r"$|T_Ga-T_Pa|^2/|a|^2$"
 
 
 _FIELDS = (
@@ -19,9 +19,14 @@ _FIELDS = (
     value("not moved", "raw_deviation", _DEVIATE),
     value("measured", "permutation_error", _ENERGY),
     value("predicted", "predicted_error", _ENERGY),
-    verdict("transported", "transported", _MUST),
-    verdict("permutation", "permutation_control", _MUST),
-    verdict("not moved", "raw_control", _MUST),
+    verdicts(
+        "as it must",
+        {
+            "transported": "transported",
+            "permutation_control": "permutation",
+            "raw_control": "not moved",
+        },
+    ),
 )
 
 
