@@ -177,7 +177,7 @@ def test_compare_takes_the_gauge_out_and_names_what_changed(pair, tmp_path, caps
     tensors["transformer.h.1.mlp.c_fc.weight"][:, 7] *= 6
     save_file(tensors, changed / "model.safetensors", {"format": "pt"})
     lines = summary(capsys, "compare", pair / "turned", changed, "--out", tmp_path / "out")
-    assert "residual 1 of 1 moved" in lines[1]
+    assert "residual: 1 of 1 renumbered" in lines[1]
     assert "block 2 mlp unit 7" in lines[2]
     assert lines[5].startswith("transformer.h.1.mlp.c_fc.weight")
     assert lines[-1] == f"Written to {tmp_path / 'out'}."
