@@ -92,7 +92,7 @@ def group_boundary_figure(rows: Rows) -> Figure:
     left, step = 212.0, 10.5
     without = any(row["verdict"] == Verdict.NO_POWER for row in rows)
     note = (
-        r"Largest relative deviation of the outputs over seeds (controls: the smallest). Grey "
+        r"Largest relative deviation of the outputs over seeds (controls: the smallest). Dashed "
         r"lines: what counts as the same function in "
         r"float64, and the thousandfold that a control must exceed. Values of 0 stand at the left "
         r"edge." + (" Crosses: controls without power." if without else "")
