@@ -28,6 +28,7 @@ SETTINGS = (
     "momentum",
     "weight_decay",
     "parameters",
+    "period",
 )
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -43,8 +43,14 @@ class Training:
         plan = self.plan
         with _drawing(plan.seed, self.step):
             self.model.train()
-            sequences = torch.stack(
-                [self.stream[start : start + plan.length] for start in self._places.of(self.step)]
+            sequences = repeated(
+                torch.stack(
+                    [
+                        self.stream[start : start + plan.length]
+                        for start in self._places.of(self.step)
+                    ]
+                ),
+                plan.period,
             )
             loss = next_token_loss(self.model, sequences)
             self.optimizer.zero_grad(set_to_none=True)
@@ -67,6 +73,15 @@ class Training:
         # which the optimizer would change in place
         self.optimizer.load_state_dict(copy.deepcopy(state))
         self.step = step
+
+
+def repeated(sequences: torch.Tensor, period: int) -> torch.Tensor:
+    """int64 (batch, length): each sequence's first `period` tokens over and over; the sequences
+    themselves for 0.
+    """
+    if not period:
+        return sequences
+    return sequences[:, torch.arange(sequences.shape[1]) % period]
 
 
 class _Places:

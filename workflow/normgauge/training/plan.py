@@ -26,7 +26,9 @@ fall to a tenth.
 class Plan:
     """What one run of training does.
 
-    `batch` sequences of `length` tokens a step, at uniform random places of the text. `momentum`:
+    `batch` sequences of `length` tokens a step, at uniform random places of the text. `period`:
+    where it is not 0, each sequence is its first so many tokens, over and over, which teaches to
+    copy. `momentum`:
     of SGD, and of AdamW its first average. `weight_decay`: of matrices alone. `parameters`:
     patterns of names (`*.mlp.*`); all are trained when there are none.
     """
@@ -42,6 +44,7 @@ class Plan:
     momentum: float = 0.9
     weight_decay: float = 0.1
     parameters: tuple[str, ...] = ()
+    period: int = 0
 
     @property
     def tokens(self) -> int:
@@ -102,6 +105,8 @@ def plan_of(where: str, settings: Mapping[str, Any], steps: int, seed: int) -> P
         raise InputError(f"{where}.momentum: expected less than 1, found {settings['momentum']}")
     if settings.get("length", 2) < 2:
         raise InputError(f"{where}.length: a sequence of {settings['length']} has nothing to learn")
+    if not isinstance(settings.get("period", 0), int):
+        raise InputError(f"{where}.period: expected a whole number, found {settings['period']}")
     patterns = tuple(settings.get("parameters", ()))
     return Plan(**{**settings, "steps": steps, "seed": seed, "parameters": patterns})
 

@@ -40,6 +40,7 @@ RECIPES = {
     "llama-nano": Recipe("LlamaForCausalLM", 256, 4, 8, 688, 13312, 256, 4, 150, 2e-3, 15),
     "llama-micro": Recipe("LlamaForCausalLM", 128, 2, 4, 344, 2048, 128, 4, 200, 4e-3, 20),
     "gpt2-smoke": Recipe("GPT2LMHeadModel", 32, 2, 4, 128, 512, 256, 2, 40, 1e-2, 4),
+    "gemma3-nano": Recipe("Gemma3ForCausalLM", 64, 3, 4, 172, 1024, 128, 8, 300, 4e-3, 30),
     "llama-smoke": Recipe("LlamaForCausalLM", 32, 2, 4, 88, 512, 256, 2, 40, 1e-2, 4),
 }
 
@@ -52,12 +53,13 @@ def recipe_named(name: str) -> Recipe:
 
 
 def model_config(recipe: Recipe) -> Any:
-    """The transformers config: GPT-2 (LayerNorm, tied readout, learned positions) or Llama
-    (RMSNorm, SwiGLU, untied, no biases).
+    """The transformers config: GPT-2 (LayerNorm, tied readout, learned positions), Llama (RMSNorm,
+    SwiGLU, untied, no biases) or Gemma-3 (RMSNorms around each sublayer and on queries and keys,
+    two query heads per key/value head, tied readout; every other block sees half of the context).
 
     Dropout is off: no part of the corpus is seen often enough to overfit. Token 0 is <|endoftext|>.
     """
-    from transformers import GPT2Config, LlamaConfig
+    from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig
 
     if recipe.architecture == "GPT2LMHeadModel":
         return GPT2Config(
@@ -72,6 +74,24 @@ def model_config(recipe: Recipe) -> Any:
             attn_pdrop=0.0,
             bos_token_id=0,
             eos_token_id=0,
+        )
+    if recipe.architecture == "Gemma3ForCausalLM":
+        kinds = ("full_attention", "sliding_attention")
+        return Gemma3TextConfig(
+            vocab_size=recipe.vocabulary,
+            max_position_embeddings=recipe.context,
+            sliding_window=recipe.context // 2,
+            layer_types=[kinds[number % 2] for number in range(recipe.blocks)],
+            hidden_size=recipe.width,
+            num_hidden_layers=recipe.blocks,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=recipe.heads // 2,
+            head_dim=recipe.width // recipe.heads,
+            query_pre_attn_scalar=recipe.width // recipe.heads,
+            intermediate_size=recipe.feed_forward,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=None,
         )
     return LlamaConfig(
         vocab_size=recipe.vocabulary,
