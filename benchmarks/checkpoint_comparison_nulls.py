@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from normgauge.checkpoint_comparison.alignment import align
+from normgauge.checkpoint_comparison.location import located
 from normgauge.checkpoint_comparison.nulls import test_rows
 from normgauge.checkpoint_comparison.pairing import make_pair
 from normgauge.checkpoint_comparison.probes import ProbeSet
@@ -58,7 +59,9 @@ def rounded(source: Checkpoint) -> Checkpoint:
 def significant(first: Checkpoint, second: Checkpoint, seed: int) -> int:
     """Significant components of the pair."""
     pair = make_pair(first, second)
-    tests = all_tests(align(pair), (PROBE,), "ten", 99, np.random.default_rng(seed))
+    aligned = align(pair)
+    generator = np.random.default_rng(seed)
+    tests = all_tests(aligned, located(aligned), (PROBE,), "ten", 99, generator)
     return sum(row["significant"] for row in test_rows(tests))
 
 

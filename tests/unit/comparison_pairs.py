@@ -33,7 +33,7 @@ FAMILIES = {
 }
 PROBES = (
     ProbeSet("five", ("0", "1", "2", "3", "4"), (2, 3, 5, 7, 11), True, "other"),
-    ProbeSet("other", ("a", "b", "c", "d", "e"), (1, 4, 6, 8, 9), False, "five", "five"),
+    ProbeSet("other", ("a", "b", "c", "d", "e"), (1, 4, 6, 8, 9), False, "five", "five", "five"),
 )
 
 

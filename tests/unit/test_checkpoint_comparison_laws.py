@@ -5,11 +5,15 @@ and a known gauge is found.
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 from collections import defaultdict
+from itertools import permutations
 
 import numpy as np
 import pytest
 
+from normgauge.checkpoint_comparison import factors, head_components, kernels, study
 from normgauge.checkpoint_comparison.align_heads import balanced_maps
 from normgauge.checkpoint_comparison.alignment import align
 from normgauge.checkpoint_comparison.factors import (
@@ -22,15 +26,20 @@ from normgauge.checkpoint_comparison.factors import (
 )
 from normgauge.checkpoint_comparison.inventory import inventory_rows
 from normgauge.checkpoint_comparison.kernels import Units, change, change_terms, mean_terms
-from normgauge.checkpoint_comparison.ov import head_kernel, sign_pattern_shares, token_kernel
+from normgauge.checkpoint_comparison.ov import (
+    exact_z,
+    head_kernel,
+    sign_pattern_shares,
+    token_kernel,
+)
 from normgauge.checkpoint_comparison.pair import Pair
 from normgauge.checkpoint_comparison.pairing import make_pair
 from normgauge.checkpoint_comparison.probes import frames
 from normgauge.checkpoint_comparison.qk import score_kernel
 from normgauge.checkpoint_comparison.recency import fourier_series, series_at
 from normgauge.checkpoint_comparison.statistics import GROUPS
-from normgauge.checkpoint_comparison.study import kernel_rows
-from unit.comparison_pairs import FAMILIES, PROBES, checkpoint, gauged, pair_of, rows_of
+from normgauge.checkpoint_comparison.study import compare, kernel_rows
+from unit.comparison_pairs import FAMILIES, PROBES, checkpoint, gauged, nearby, pair_of, rows_of
 
 CLOSE = 1e-10
 
@@ -64,6 +73,7 @@ def test_parts_sum_to_their_total(family):
         ("ov_copy_token", "ov_copy", labelled[:4]),
         ("qk_contrast_*", "qk_contrast", labelled),
         ("mlp_up_path_*", "mlp_up_path", labelled[:4]),
+        ("qk_composition_*", "qk_composition_all", labelled[:4]),
     ]
     for part, whole, key in cases:
         found = sums(rows, part, whole, key)
@@ -237,8 +247,6 @@ def test_a_gauge_of_every_group_is_found_and_taken_out(family):
 
 def near_pair(family: str) -> Pair:
     """A pair as close as a fine-tune, so that its gauge is certain."""
-    from unit.comparison_pairs import nearby
-
     first = checkpoint(family, 1)
     return make_pair(first, nearby(first, 2, share=0.02))
 
@@ -282,3 +290,49 @@ def test_the_swapped_pair_is_brought_to_the_same_basis_up_to_one_rotation():
     turns = [np.linalg.solve(one, other) for one, other in zip(forth, back[::-1], strict=True)]
     np.testing.assert_allclose(turns[0], turns[1], atol=1e-12)
     np.testing.assert_allclose(turns[0] @ turns[0].T, np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [4])
+def test_the_factors_of_one_block_are_in_memory_whatever_the_number_of_blocks(monkeypatch, blocks):
+    """Two modes of both sides of the block that is read, and of the one before it, at most; with
+    all blocks kept, five would hold ten and more.
+    """
+    alive, most = weakref.WeakSet(), [0]
+    plain = factors.attention_factors
+
+    def counted(*arguments):
+        found = plain(*arguments)
+        alive.add(found)
+        gc.collect()
+        most[0] = max(most[0], len(alive))
+        return found
+
+    for module in (study, head_components):
+        monkeypatch.setattr(module, "attention_factors", counted)
+    first = checkpoint("llama", 1, num_hidden_layers=blocks)
+    compare(make_pair(first, nearby(first, 2)), PROBES, 9, 0, "five")
+    assert most[0] <= 6
+
+
+def test_units_in_runs_are_units_at_once(monkeypatch):
+    generator = np.random.default_rng(0)
+    sides = [tuple(generator.standard_normal((7, size)) for size in (4, 5, 5)) for _ in "ab"]
+    down = tuple(generator.standard_normal((7, 3)) for _ in "ab")
+    terms = change_terms(3)
+    whole = Units(*sides).grams([terms, mean_terms(3)], [down])
+    monkeypatch.setattr(kernels, "RUN", 3)
+    for first, second in zip(
+        whole, Units(*sides).grams([terms, mean_terms(3)], [down]), strict=True
+    ):
+        np.testing.assert_allclose(first, second, rtol=1e-12)
+    projected = Units((down[0], *sides[0][1:]), (down[1], *sides[1][1:]))
+    np.testing.assert_allclose(whole[2], projected.gram(terms), rtol=1e-12)
+
+
+def test_the_exact_z_is_that_of_all_relabellings():
+    generator = np.random.default_rng(0)
+    drawn = generator.standard_normal((5, 5))
+    matrix = drawn - drawn.mean(0) - drawn.mean(1, keepdims=True) + drawn.mean()
+    traces = [matrix[np.arange(5), list(order)].sum() for order in permutations(range(5))]
+    assert np.mean(traces) == pytest.approx(0, abs=1e-12)
+    assert exact_z(matrix) == pytest.approx(np.trace(matrix) / np.std(traces))

@@ -21,7 +21,7 @@ from normgauge.checkpoint_comparison.folds import fold_steps, foldable_norms
 from normgauge.checkpoint_comparison.head_components import head_components, kernel_spread
 from normgauge.checkpoint_comparison.inventory import inventory_rows
 from normgauge.checkpoint_comparison.kernels import Kernel, change
-from normgauge.checkpoint_comparison.location import table_components, table_names
+from normgauge.checkpoint_comparison.location import located, table_components, table_names
 from normgauge.checkpoint_comparison.nulls import (
     Test,
     benjamini_hochberg,
@@ -151,7 +151,7 @@ def energy_family(generator):
     energies = susceptibilities * generator.gamma(shapes) / shapes
     none = Noise(np.zeros(8), np.zeros(8))
     ratios, fitted = Components(
-        "ov_energy", [], energies, susceptibilities, 1 / shapes, none
+        "ov_energy", [], energies, susceptibilities, 1 / shapes, none, energies
     ).ratios()
     return [
         one_test(ratio, energy_ratios(shape, 999, generator))
@@ -207,7 +207,7 @@ def test_the_familywise_p_of_independent_draws_is_above_one_minus_exp_of_minus_q
     source = checkpoint("gemma3", 1, **SMALL)
     pair = make_pair(source, with_scaled_unit(source)[0])
     families.append(
-        [test for test in all_tests(align(pair), (), None, 99, generator) if test.confirmatory]
+        [test for test in every_test(align(pair), (), None, 99, generator) if test.confirmatory]
     )
     for tests in families:
         for row in test_rows(tests):
@@ -217,7 +217,7 @@ def test_the_familywise_p_of_independent_draws_is_above_one_minus_exp_of_minus_q
 def test_the_copy_tests_of_all_heads_share_their_relabellings():
     source = checkpoint("gpt2", 1, **SMALL)
     pair = make_pair(source, checkpoint("gpt2", 2, **SMALL))
-    tests = all_tests(align(pair), PROBES, "five", 99, np.random.default_rng(0))
+    tests = every_test(align(pair), PROBES, "five", 99, np.random.default_rng(0))
     copies = {
         test.statistic: [other for other in tests if other.statistic == test.statistic]
         for test in tests
@@ -354,6 +354,13 @@ def test_no_token_is_matched_where_there_is_none():
         matched_tokens(np.ones(4), range(4), 5, np.random.default_rng(0))
 
 
+APART = {"part": "block 1 head 0: ov_energy", "relative": 0.1, "rounding": 1e-7}
+
+
+def every_test(aligned, *rest):
+    return all_tests(aligned, located(aligned), *rest)
+
+
 def tensor_name(source, *endings: str) -> str:
     return next(name for name in source.tensors if name.endswith(endings))
 
@@ -420,7 +427,7 @@ def test_a_planted_edit_is_ranked_first_with_the_smallest_p(family, edit):
     source = checkpoint(family, 1, **SMALL)
     edited, expected = edit(source)
     pair = make_pair(source, edited)
-    rows = test_rows(all_tests(align(pair), (), None, 99, np.random.default_rng(0)))
+    rows = test_rows(every_test(align(pair), (), None, 99, np.random.default_rng(0)))
     assert {key: rows[0][key] for key in expected} == expected
     assert rows[0]["significant"]
     assert rows[0]["p"] == rows[0]["smallest_p"]
@@ -446,7 +453,7 @@ def test_seeds_and_rounding_give_nothing(family):
     )
     for other in (checkpoint(family, 12, **SMALL), rounded):
         pair = make_pair(first, other)
-        rows = test_rows(all_tests(align(pair), PROBES, "five", 99, np.random.default_rng(0)))
+        rows = test_rows(every_test(align(pair), PROBES, "five", 99, np.random.default_rng(0)))
         assert sum(row["confirmatory"] for row in rows) > 20
         assert [row for row in rows if row["significant"]] == []
 
@@ -462,7 +469,7 @@ def test_gauges_and_rounding_together_give_nothing(family):
         assert {
             row["found"] for row in aligned.rows if row["group"] in ("residual", "units", "folds")
         } == {"gauge"}
-        rows = test_rows(all_tests(aligned, PROBES, "five", 99, np.random.default_rng(0)))
+        rows = test_rows(every_test(aligned, PROBES, "five", 99, np.random.default_rng(0)))
         found += sum(row["significant"] for row in rows)
     assert found == 0
 
@@ -579,7 +586,7 @@ def test_a_decision_names_the_side_with_more_and_keeps_its_schema(tmp_path):
             )
         ]
     )
-    decision = decide(rows, "five", {"five": (), "other": ("x",)})
+    decision = decide(rows, [APART], "five", {"five": (), "other": ("x",)})
     assert (decision["label"], decision["evidence"]) == ("A", [0])
     assert decision["declared"] == {"row": 0, "change": -3.0} | {
         name: pytest.approx(0.001) for name in ("p", "q", "familywise_p")
@@ -606,7 +613,7 @@ def test_a_decision_abstains_when_the_declared_test_does_not_survive():
             )
         ]
     )
-    decision = decide(rows, "five", {})
+    decision = decide(rows, [APART], "five", {})
     assert (decision["label"], decision["components"]) == ("abstain", [])
     assert decision["declared"] == {
         "row": 0,
@@ -615,5 +622,5 @@ def test_a_decision_abstains_when_the_declared_test_does_not_survive():
         "q": 1.0,
         "familywise_p": 1.0,
     }
-    assert decide([], None, {})["declared"] is None
+    assert decide([], [APART], None, {})["declared"] is None
     assert "does not survive" in decision["note"]

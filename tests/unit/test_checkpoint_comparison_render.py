@@ -185,7 +185,7 @@ def test_the_summary_tells_what_was_found(tmp_path: Path):
         paths[kind] = tmp_path / f"{kind}.parquet"
         tables.write(paths[kind], f"checkpoint_comparison_{kind}", content, METADATA)
     decision = tmp_path / "decision.json"
-    write_decision(decision, decide([], None, {}))
+    write_decision(decision, decide([], [], None, {}))
     inputs = {kind: [path] for kind, path in paths.items()} | {"decision": [decision]}
     outputs = [tmp_path / f"checkpoint_comparison.{suffix}" for suffix in ("parquet", "csv")]
     write_table("checkpoint_comparison", inputs, *outputs)

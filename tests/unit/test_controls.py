@@ -53,6 +53,7 @@ def test_no_exemption_outlives_its_column():
     )
 
 
+CURVATURE = {"architecture": "tiny", "direction": "key bias", "mean_eigenvalue": 1e-2}
 LAYER = {
     "norm": "ln_f",
     "cos_beta_gamma_inv": 0.1,
@@ -307,6 +308,16 @@ PLANTED = {
         ],
         {"max_abs_difference": 0.1},
         None,
+    ),
+    ("Hessian along the symmetries", "redundancy_hessian"): (
+        [CURVATURE | {"symmetric": True, "orbit": 1e-9}],
+        {"orbit": 1e-3},
+        {"mean_eigenvalue": 1e-9},
+    ),
+    ("Hessian off the symmetries", "redundancy_hessian"): (
+        [CURVATURE | {"symmetric": False, "curvature": 5e-3}],
+        {"curvature": 1e-9},
+        {"mean_eigenvalue": 1e-9},
     ),
     ("rank of the Jacobian", "redundancy_jacobian"): (
         [RANK],

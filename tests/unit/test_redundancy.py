@@ -17,21 +17,29 @@ from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
-from normgauge.redundancy import checks, measure, symmetries
+from normgauge.redundancy import checks, measure, symmetries, trained
 from normgauge.redundancy.checks import check_rows
 from normgauge.redundancy.controls import scale_distance
 from normgauge.redundancy.counts import STATED, check_claims, claimed, count_row, symmetry_rows
-from normgauge.redundancy.falsifier import falsifier_rows, with_norms
-from normgauge.redundancy.family import Kind, dimensions
+from normgauge.redundancy.falsifier import falsifier_rows
+from normgauge.redundancy.family import Kind, Symmetry, dimensions
 from normgauge.redundancy.files import read_shape, write_counts
 from normgauge.redundancy.jacobian import (
     count_parameters,
     decide_rank,
     head_outputs,
     span_dimension,
+    tangents,
 )
-from normgauge.redundancy.measure import measurement, random_checkpoint, random_inputs
+from normgauge.redundancy.measure import (
+    measurement,
+    measurement_without_gains,
+    random_checkpoint,
+    random_inputs,
+    with_norms,
+)
 from normgauge.redundancy.readers import stored
+from normgauge.redundancy.skip_rotations import skip_rows
 from normgauge.schemas.redundancy import tables
 from unit.gauge_models import tiny
 
@@ -76,6 +84,32 @@ def at_random_place(kind: Kind):
         return tensors
 
     return act
+
+
+def test_the_hessian_of_the_loss_is_flat_along_the_families_and_nowhere_else():
+    config = shallow("llama")
+    anatomy = describe(config)
+    ids = trained.chain(config.vocab_size, 1)
+    checkpoint, losses = trained.trained(random_checkpoint(config, 1), anatomy, ids, iterations=20)
+    assert losses[1] < losses[0]
+    gradient, hessian = trained.derivatives(checkpoint, anatomy, ids)
+    largest = float(np.abs(np.linalg.eigvalsh(hessian)).max())
+    tensors = stored(anatomy, checkpoint.tensors)
+    found = [each for each in symmetries.symmetries(anatomy) if each.kind != Kind.ROTATION]
+    for symmetry in found:
+        row = trained.along(anatomy, tensors, symmetry.kind, [symmetry], gradient, hessian, largest)
+        assert row["orbit"] < 1e-6, symmetry.kind
+    # a scale of the queries alone is none
+    name = next(each for each in tensors if each.endswith("q_proj.weight"))
+
+    def scaled(values, coordinates):
+        return {**values, name: values[name] * float(np.exp(coordinates[0]))}
+
+    wrong = Symmetry(Kind.QUERY_KEY, name, 1, scaled)
+    row = trained.along(anatomy, tensors, wrong.kind, [wrong], gradient, hessian, largest)
+    assert row["orbit"] > 1e-5
+    every = tangents(anatomy, tensors, found)
+    assert trained.off(every, hessian, largest, 1)["curvature"] > 1e-5
 
 
 # ---------------------------------------------------------------- the families
@@ -141,6 +175,19 @@ def test_the_nullity_is_the_corrected_count(measured):
     assert measured["agrees"]
     assert measured["largest_zero"] < measured["floor"] < 1e-3 * measured["smallest_nonzero"]
     assert measured["violation"] < 1e-6
+
+
+@pytest.mark.parametrize(("name", "nullity"), [("gpt2-untied", 328), ("llama", 88)])
+def test_without_gains_the_rotation_stays_and_the_families_of_norms_go(name, nullity):
+    """The published nullities of models whose norms have no gains."""
+    found = measurement_without_gains(name, small(name), 1)
+    assert found["nullity"] == found["corrected"] == found["explained"] == nullity
+    assert found["agrees"]
+
+
+def test_without_gains_a_tied_readout_is_refused():
+    with pytest.raises(InputError, match="tied"):
+        measurement_without_gains("gpt2", small("gpt2"), 1)
 
 
 def test_a_forgotten_family_does_not_agree(monkeypatch):
@@ -403,9 +450,18 @@ def test_the_claimed_rotation_fails_with_gains_and_holds_without():
         for kind in ("LayerNorm", "RMSNorm")
         for gain in ("random", "one")
     }
-    carried = rows[-1]
+    (carried,) = [row for row in rows if row["test"] == "gains carried around the rotation"]
     assert carried["gain"] == "random"
     assert carried["holds"]
+    vectors = [row for row in rows if row["test"] == "gains and biases rotated as vectors"]
+    assert len(vectors) == 3
+    assert all(row["max_abs_difference"] > 0.1 for row in vectors)
+
+
+def test_rotations_in_the_skip_connections_give_each_sublayer_its_own():
+    rows = list(skip_rows(3))
+    assert [row["holds"] for row in rows] == [True, False, True, False]
+    assert min(row["max_abs_difference"] for row in rows if not row["holds"]) > 0.1
 
 
 @pytest.mark.parametrize("name", ["gpt2-untied", "bert", "qwen2"])

@@ -26,6 +26,7 @@ CONTROLLED = {
     "redundancy_checks": [f"{REDUNDANCY}/checks.parquet"],
     "redundancy_falsifier": [f"{REDUNDANCY}/falsifier.parquet"],
     "redundancy_jacobian": [f"{REDUNDANCY}/jacobian.parquet"],
+    "redundancy_hessian": [f"{REDUNDANCY}/hessian.parquet"],
     "checkpoint_comparison_nulls": [
         f"{COMPARISONS}/{pair}/nulls.parquet" for pair in COMPARED_PAIRS
     ],

@@ -27,6 +27,7 @@ REDUNDANCY_TABLES = [
         "symmetries.parquet",
         "checks.parquet",
         "falsifier.parquet",
+        "hessian.parquet",
     )
 ]
 REDUNDANCY_FIGURES = [f"{FIGURES}/redundancy/{figure}.pdf" for figure in REDUNDANCY_RESULTS]
@@ -39,6 +40,7 @@ rule measure_small_models:
     output:
         jacobian=f"{REDUNDANCY}/jacobian.parquet",
         falsifier=f"{REDUNDANCY}/falsifier.parquet",
+        hessian=f"{REDUNDANCY}/hessian.parquet",
     log:
         f"logs/{REDUNDANCY}/small_models.log",
     benchmark:

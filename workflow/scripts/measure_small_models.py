@@ -8,5 +8,10 @@ with reporting(snakemake):
     from normgauge.redundancy.files import write_falsifier, write_measurements
 
     set_arithmetic(snakemake.threads)
-    write_measurements(snakemake.input.shapes, snakemake.params.seed, snakemake.output.jacobian)
+    write_measurements(
+        snakemake.input.shapes,
+        snakemake.params.seed,
+        snakemake.output.jacobian,
+        snakemake.output.hessian,
+    )
     write_falsifier(snakemake.params.seed, snakemake.output.falsifier)

@@ -111,7 +111,10 @@ def _unnormed(pair: Pair, layer: Layer) -> list[AttentionFactors]:
         return folded
     plain = []
     for side, factors in zip((pair.a, pair.b), folded, strict=True):
-        gains = [gain(side, spaces[layer.maps[part].writes])[:, None] for part in ("query", "key")]
+        gains = [
+            np.abs(gain(side, spaces[layer.maps[part].writes]))[:, None]
+            for part in ("query", "key")
+        ]
         safe = [np.where(values == 0, 1.0, values) for values in gains]
         plain.append(
             AttentionFactors(

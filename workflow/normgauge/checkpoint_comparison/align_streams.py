@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from normgauge.anatomy.structure import Anatomy, Role, SpaceKind
+from normgauge.checkpoint_comparison.addends import anchor_rows
 from normgauge.checkpoint_comparison.alignment_rows import (
     CORRESPONDS,
     alignment_row,
@@ -49,7 +50,7 @@ def align_stream(pair: Pair, space: str) -> tuple[Pair, list[dict[str, Any]]]:
     tables = [name for name in anchor_tables(pair.anatomy, space) if name not in pair.unused]
     correlation = CrossCorrelation(pair.anatomy.space(space).size)
     for name in tables:
-        for before, after in zip(pair.a.rows(name), pair.b.rows(name), strict=True):
+        for before, after in zip(anchor_rows(pair.a, name), anchor_rows(pair.b, name), strict=True):
             correlation.update(torch.from_numpy(before), torch.from_numpy(after))
     if correlation.n < FEWEST:
         return pair, [
@@ -79,7 +80,7 @@ def align_stream(pair: Pair, space: str) -> tuple[Pair, list[dict[str, Any]]]:
 def _table_change(pair: Pair, names: Sequence[str]) -> float:
     moved = mean = 0.0
     for name in names:
-        for before, after in zip(pair.a.rows(name), pair.b.rows(name), strict=True):
+        for before, after in zip(anchor_rows(pair.a, name), anchor_rows(pair.b, name), strict=True):
             moved += float(((after - before) ** 2).sum())
             mean += float(((after + before) ** 2).sum()) / 4
     return ratio(moved, mean) ** 0.5

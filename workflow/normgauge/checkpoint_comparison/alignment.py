@@ -8,15 +8,18 @@ both are brought to the balanced basis, and B is turned to A there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from normgauge.anatomy.structure import SpaceKind
+from normgauge.checkpoint_comparison.align_gains import with_normal_gains
 from normgauge.checkpoint_comparison.align_heads import align_heads
+from normgauge.checkpoint_comparison.align_rotation import find_rotation, with_rotation
 from normgauge.checkpoint_comparison.align_streams import align_stream
 from normgauge.checkpoint_comparison.align_units import align_units
+from normgauge.checkpoint_comparison.alignment_rows import alignment_row
 from normgauge.checkpoint_comparison.factors import (
     attention_layers,
     feed_forward_layers,
@@ -32,8 +35,8 @@ class Aligned:
     found and what is left.
 
     `orders`: by the name of an attention layer or unit space, where its heads or units stand in B
-    as it is stored. `stream`: the pair with its residual streams and norm folds in one gauge, but
-    every head and unit as it is stored: what rounding does is known there.
+    as it is stored. `stream`: the pair with its residual streams in one gauge, but every head and
+    unit, and all gains of norms, as they are stored: what rounding does is known there.
     """
 
     pair: Pair
@@ -49,9 +52,14 @@ def align(pair: Pair) -> Aligned:
     rows: list[dict[str, Any]] = []
     orders: dict[str, np.ndarray] = {}
     anatomy = pair.anatomy
+    pair = replace(pair, a=with_normal_gains(pair.a), b=with_normal_gains(pair.b))
     for space in anatomy.spaces:
         if space.kind == SpaceKind.RESIDUAL and space.name in gauge_spaces(anatomy):
             pair, found = align_stream(pair, space.name)
+            if turn := find_rotation(pair, space.name):
+                element, before, after = turn
+                pair = with_rotation(pair, space.name, element)
+                found = [alignment_row("residual", space.name, "rotation", 1, 1, before, after)]
             rows += found
     stream = pair
     for layer in attention_layers(anatomy):
@@ -64,4 +72,4 @@ def align(pair: Pair) -> Aligned:
     # compared once their outputs are in place
     scales, found = find_folds(pair)
     rows += found
-    return Aligned(with_folds(pair, scales), rows, orders, with_folds(stream, scales))
+    return Aligned(with_folds(pair, scales), rows, orders, stream)

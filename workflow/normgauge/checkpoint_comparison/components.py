@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 
 UNIFORM = 1.2  # 3 minus the kurtosis of a uniform variable
+ARITHMETIC = 2.0**-40
+"""Relative error that aligning in float64 may leave: far above its unit roundoff, for products of
+many factors, and far below that of any smaller dtype.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,8 @@ class Noise:
 class Components:
     """Components of one kind, float64 (c,) each: energies of their changes; energies that a random
     change of variance one is expected to have, and the squared relative spread of those; the
-    rounding of both sides.
+    rounding of both sides; their own squared norms, the mean of both sides. `table`: of rows, which
+    have no places, the table.
     """
 
     statistic: str
@@ -52,6 +57,8 @@ class Components:
     susceptibilities: np.ndarray
     spreads: np.ndarray
     noise: Noise
+    sizes: np.ndarray
+    table: str | None = None
 
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
         """(mean, variance) of the energies under the null, with the one variance that matches the
@@ -67,6 +74,13 @@ class Components:
         mean, variance = self.expected()
         ratios = np.divide(self.energies, mean, out=np.zeros_like(mean), where=mean > 0)
         return ratios, np.divide(mean**2, variance, out=np.ones_like(mean), where=variance > 0)
+
+
+def arithmetic(energies: np.ndarray, sizes: np.ndarray) -> Noise:
+    """What aligning itself may leave in the energies of changes, (c,), of components of these
+    squared norms; nothing where nothing changed.
+    """
+    return Noise(ARITHMETIC**2 * sizes * (energies > 0), np.zeros_like(sizes))
 
 
 def joined(parts: list[Noise]) -> Noise:

@@ -28,6 +28,7 @@ ROLES = {
     "would",
     "ov_copy": "the head copies the probes {more} in B",
 }
+LISTED = 20  # parts that differ
 P_VALUES = ("p", "q", "familywise_p")
 
 SCHEMA: dict[str, Any] = {
@@ -36,6 +37,8 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "required": [
         "question",
+        "verdict",
+        "differing",
         "label",
         "declared",
         "components",
@@ -47,6 +50,20 @@ SCHEMA: dict[str, Any] = {
     ],
     "properties": {
         "question": {"type": ["string", "null"]},
+        "verdict": {"enum": ["equal", "changed"]},
+        "differing": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["part", "relative", "rounding"],
+                "properties": {
+                    "part": {"type": "string"},
+                    "relative": {"type": "number", "minimum": 0},
+                    "rounding": {"type": "number", "minimum": 0},
+                },
+            },
+        },
         "label": {"enum": ["A", "B", "abstain"]},
         "declared": {
             "type": ["object", "null"],
@@ -96,10 +113,14 @@ SCHEMA: dict[str, Any] = {
 
 
 def decide(
-    rows: Sequence[Mapping[str, Any]], probe: str | None, dropped: Mapping[str, Sequence[str]]
+    rows: Sequence[Mapping[str, Any]],
+    apart: Sequence[Mapping[str, Any]],
+    probe: str | None,
+    dropped: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """The decision from rows of schema `checkpoint_comparison_nulls` in the order of the file;
-    `evidence` are their numbers, from 0.
+    `evidence` are their numbers, from 0. `apart`: the parts that differ by more than rounding; the
+    first LISTED of them are kept. Without any the verdict is "equal", and nothing else is said.
 
     `label` names the side with the larger copy statistic where the declared test of it is
     significant, else it abstains.
@@ -108,7 +129,7 @@ def decide(
     that the label is right is not given: no p-value is one without a prior over pairs. `components`
     are those of all significant tests.
     """
-    evidence = [number for number, row in enumerate(rows) if row["significant"]]
+    evidence = [number for number, row in enumerate(rows) if row["significant"] and apart]
     tested = (
         number
         for number, row in enumerate(rows)
@@ -123,7 +144,9 @@ def decide(
         )
     else:
         values = f"(q = {row['q']:.3g}, family-wise p = {row['familywise_p']:.3g})"
-        if row["significant"]:
+        if not apart:
+            label, note = "abstain", "abstains: A and B are equal up to storage rounding"
+        elif row["significant"]:
             label, note = (
                 ("B" if row["change"] > 0 else "A"),
                 f"the declared test survives {values}",
@@ -132,6 +155,8 @@ def decide(
             label, note = "abstain", f"abstains: the declared test does not survive {values}"
     return {
         "question": QUESTION.format(probe=probe) if probe else None,
+        "verdict": "changed" if apart else "equal",
+        "differing": list(apart[:LISTED]),
         "label": label,
         "declared": None
         if row is None

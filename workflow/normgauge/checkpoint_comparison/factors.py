@@ -3,8 +3,11 @@ plain float64 matrices.
 
 Every factor that reads has one more column than the stream has coordinates: what it adds for a
 constant input, its bias. Two modes: `raw`, the stored matrices, and `folded`, where the gain, bias
-and centring of the norm that feeds a map belong to the map, and the gain of the norm behind a
-branch (sandwich, terminal) to what it writes.
+and centring of the norm that feeds a map belong to the map, the gain of the norm behind a branch
+(sandwich, terminal) to what it writes, and what is written to a stream that LayerNorms alone read
+is centred. Folded constants of values and of keys that no score sees are zero: attention weights
+sum to one, so that the first are constants of the layer (`constants`), and softmax does not see
+the others.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from normgauge.anatomy.lookup import effective_gain, matrix_of, rows_of
+from normgauge.anatomy.lookup import effective_gain, holder, matrix_of, rows_of
 from normgauge.anatomy.structure import (
     Anatomy,
     LinearMap,
@@ -26,6 +29,8 @@ from normgauge.anatomy.structure import (
     SpaceKind,
 )
 from normgauge.checkpoint_comparison.pair import Side
+from normgauge.redundancy.readers import blind_coordinates
+from normgauge.redundancy.streams import shiftable
 
 
 class Mode(StrEnum):
@@ -153,10 +158,21 @@ def read_factor(side: Side, item: LinearMap, mode: Mode) -> np.ndarray:
 
 def write_factor(side: Side, item: LinearMap, mode: Mode, after: Norm | None) -> np.ndarray:
     """(out, in): what the map writes to the stream; folded: behind the norm `after` on its branch,
-    if any.
+    if any, and without what is written along ones where LayerNorm takes that away.
     """
     weight = matrix(side, item)
-    return weight if mode == Mode.RAW or after is None else gain(side, after)[:, None] * weight
+    if mode == Mode.RAW:
+        return weight
+    if after is not None:
+        weight = gain(side, after)[:, None] * weight
+    return weight - weight.mean(0) if centred(side.anatomy, item.weight) else weight
+
+
+def centred(anatomy: Anatomy, name: str) -> bool:
+    """Whether multiples of ones in what a tensor writes are seen by nothing: LayerNorm's null
+    line.
+    """
+    return holder(anatomy, name) in shiftable(anatomy)
 
 
 def final_norm(anatomy: Anatomy) -> Norm | None:
@@ -184,7 +200,18 @@ def branch_norm(anatomy: Anatomy, layer: Layer, part: str) -> Norm | None:
     return unread[0 if part == "attention" else -1]
 
 
-def _head_norm(anatomy: Anatomy, space: str) -> Norm | None:
+def unseen_constants(anatomy: Anatomy, item: LinearMap) -> np.ndarray:
+    """bool (outputs,): the outputs of a query, key or value map whose constants no head tells from
+    others.
+    """
+    space = anatomy.space(item.writes)
+    if space.kind == SpaceKind.KEY:
+        return blind_coordinates(anatomy, space.name)
+    return np.full(space.size, space.kind == SpaceKind.VALUE)
+
+
+def head_norm(anatomy: Anatomy, space: str) -> Norm | None:
+    """The query or key norm of a space of heads, if it has one."""
     return next((norm for norm in anatomy.norms if norm.space == space), None)
 
 
@@ -198,8 +225,12 @@ def attention_factors(side: Side, layer: Layer, mode: Mode) -> AttentionFactors:
         factor = read_factor(side, maps[part], mode)
         space = anatomy.space(maps[part].writes)
         by_head = factor.reshape(space.heads, -1, factor.shape[1])
-        norm = _head_norm(anatomy, space.name) if mode == Mode.FOLDED else None
-        parts[part] = by_head if norm is None else by_head * gain(side, norm)[:, None]
+        if mode == Mode.FOLDED:
+            unseen = unseen_constants(anatomy, maps[part]).reshape(space.heads, -1)
+            by_head[..., -1] = np.where(unseen, 0.0, by_head[..., -1])
+            if norm := head_norm(anatomy, space.name):
+                by_head = by_head * gain(side, norm)[:, None]
+        parts[part] = by_head
     output = write_factor(
         side, maps["attention_output"], mode, branch_norm(anatomy, layer, "attention")
     )

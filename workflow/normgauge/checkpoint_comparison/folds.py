@@ -5,11 +5,10 @@ feeds is scaled back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from normgauge.anatomy.lookup import fed_maps
 from normgauge.anatomy.structure import Anatomy, Norm
@@ -18,29 +17,10 @@ from normgauge.checkpoint_comparison.alignment_rows import (
     alignment_row,
     relative_change,
 )
-from normgauge.checkpoint_comparison.factors import (
-    gain,
-    matrix,
-)
-from normgauge.checkpoint_comparison.pair import Pair, Step
+from normgauge.checkpoint_comparison.factors import gain, matrix
+from normgauge.checkpoint_comparison.pair import Pair
+from normgauge.checkpoint_comparison.steps import AxisScale, GainScale, Step
 from normgauge.gauge.folding import folds_gain
-from normgauge.gauge.groups import Monomial
-from normgauge.gauge.transform import Move
-
-
-@dataclass(frozen=True, eq=False)
-class GainScale:
-    """A stored gain w, which stands for offset + w, with the effective gain multiplied by
-    `factors`, float64 (n,).
-    """
-
-    factors: np.ndarray
-    offset: float
-
-    def apply(self, value: torch.Tensor) -> torch.Tensor:
-        return ((value.double() + self.offset) * torch.from_numpy(self.factors) - self.offset).to(
-            value.dtype
-        )
 
 
 def foldable_norms(anatomy: Anatomy) -> list[Norm]:
@@ -48,22 +28,28 @@ def foldable_norms(anatomy: Anatomy) -> list[Norm]:
     return [norm for norm in anatomy.norms if folds_gain(anatomy, norm)]
 
 
-def fold_steps(anatomy: Anatomy, scales: Mapping[str, np.ndarray]) -> dict[str, list[Step]]:
+def fold_steps(
+    anatomy: Anatomy,
+    scales: Mapping[str, np.ndarray],
+    relative: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, list[Step]]:
     """The changes by tensor name that multiply the gains of the named norms by factors, float64
-    (n,), and leave the function alone.
+    (n,), and leave the function alone. `relative`: by norm, the relative variances of the factors,
+    float64 (n,), where they are stored values themselves.
     """
     steps: dict[str, list[Step]] = {}
     for norm in foldable_norms(anatomy):
         if norm.name not in scales:
             continue
         factors = scales[norm.name]
-        places = np.arange(len(factors))
+        exact = np.zeros_like(factors)
+        errors = (relative or {}).get(norm.name, exact)
         assert norm.gain is not None
         steps.setdefault(norm.gain, []).append(GainScale(factors, norm.gain_offset))
         if norm.bias:
-            steps.setdefault(norm.bias, []).append(Move(0, Monomial(places, factors), None))
+            steps.setdefault(norm.bias, []).append(AxisScale(0, factors, exact))
         for weight, axis in {(item.weight, item.input_axis) for item in fed_maps(anatomy, norm)}:
-            steps.setdefault(weight, []).append(Move(axis, Monomial(places, 1 / factors), None))
+            steps.setdefault(weight, []).append(AxisScale(axis, 1 / factors, errors))
     return steps
 
 
@@ -99,16 +85,5 @@ def find_folds(pair: Pair) -> tuple[Mapping[str, np.ndarray], list[dict[str, Any
 
 
 def with_folds(pair: Pair, scales: Mapping[str, np.ndarray]) -> Pair:
-    """The pair with the gains of B's named norms multiplied by the factors; gains are rounded, and
-    so are their ratios.
-    """
-    errors: dict[str, tuple[int, np.ndarray]] = {}
-    for norm in (norm for norm in foldable_norms(pair.anatomy) if norm.name in scales):
-        assert norm.gain is not None
-        relative = sum(side.floor(norm.gain) / gain(side, norm) ** 2 for side in (pair.a, pair.b))
-        errors |= {
-            item.weight: (item.input_axis, relative) for item in fed_maps(pair.anatomy, norm)
-        }
-    return replace(
-        pair, b=replace(pair.b.with_steps(fold_steps(pair.anatomy, scales)), scale_errors=errors)
-    )
+    """The pair with the gains of B's named norms multiplied by the factors."""
+    return replace(pair, b=pair.b.with_steps(fold_steps(pair.anatomy, scales)))

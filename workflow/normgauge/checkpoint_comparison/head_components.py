@@ -11,36 +11,37 @@ from normgauge.checkpoint_comparison.components import (
     UNIFORM,
     Components,
     Noise,
+    arithmetic,
     joined,
-    where_differing,
 )
+from normgauge.checkpoint_comparison.factor_noise import head_noise
 from normgauge.checkpoint_comparison.factors import (
+    AttentionFactors,
     Layer,
     Mode,
     attention_factors,
     attention_layers,
-    bias,
-    matrix,
 )
-from normgauge.checkpoint_comparison.kernels import change
+from normgauge.checkpoint_comparison.kernels import Kernel, change
 from normgauge.checkpoint_comparison.ov import head_kernel
-from normgauge.checkpoint_comparison.pair import Side
 from normgauge.checkpoint_comparison.qk import score_kernel
 
 
 def head_components(aligned: Aligned) -> list[Components]:
-    """The O V and the Q^T K kernels of all heads."""
+    """The O V and the Q^T K kernels of all heads, between coordinates of the stream: constants are
+    no entries of like variance, and parts of their own (`equality`).
+    """
     found = []
     kinds = (
-        ("ov_energy", head_kernel, "attention_output", "value"),
-        ("qk_energy", score_kernel, "query", "key"),
+        ("ov_energy", _moved, "attention_output", "value"),
+        ("qk_energy", _scored, "query", "key"),
     )
     for statistic, kernel, many, shared in kinds:
-        places, energies, susceptibilities, spreads = [], [], [], []
+        places, energies, sizes, susceptibilities, spreads = [], [], [], [], []
         noises: list[Noise] = []
         for layer in attention_layers(aligned.pair.anatomy):
             first, second = (
-                attention_factors(side, layer, Mode.RAW)
+                attention_factors(side, layer, Mode.FOLDED)
                 for side in (aligned.pair.a, aligned.pair.b)
             )
             noises.append(_kernel_noise(aligned, layer, many, shared))
@@ -49,14 +50,24 @@ def head_components(aligned: Aligned) -> list[Components]:
                 values = [each.singular_values() for each in pair]
                 places.append({"block": layer.block, "part": "attention", "head": head})
                 energies.append(change(*pair).energy())
+                sizes.append(sum(float((each**2).sum()) for each in values) / 2)
                 susceptibilities.append(sum(float(each.sum()) for each in values))
                 spreads.append(kernel_spread(values[0] + values[1], len(pair[0].left)))
         if len(places) > 1:
             columns = [np.array(column) for column in (energies, susceptibilities, spreads)]
-            found.append(
-                Components(statistic, places, columns[0], columns[1], columns[2], joined(noises))
-            )
+            noise = joined(noises) + arithmetic(columns[0], np.array(sizes))
+            found.append(Components(statistic, places, *columns, noise, np.array(sizes)))
     return found
+
+
+def _moved(factors: AttentionFactors, head: int) -> Kernel:
+    kernel = head_kernel(factors, head)
+    return Kernel(kernel.left, kernel.right[:, :-1])
+
+
+def _scored(factors: AttentionFactors, head: int) -> Kernel:
+    kernel = score_kernel(factors, head)
+    return Kernel(kernel.left[:-1], kernel.right[:, :-1])
 
 
 def kernel_spread(values: np.ndarray, size: int) -> float:
@@ -68,40 +79,39 @@ def kernel_spread(values: np.ndarray, size: int) -> float:
     return float((values**2).sum()) / (size * total**2) + 1 / size**2 if total else 1.0
 
 
-def _by_head(side: Side, layer: Layer, part: str, floor: bool) -> np.ndarray:
-    """(heads, d_h, n + 1) of queries, keys, values with their biases or, transposed, (heads, d_h,
-    n) of the output map.
-    """
-    item = layer.maps[part]
-    rows = matrix(side, item, floor)
-    if part == "attention_output":
-        rows = rows.T
-        return rows.reshape(side.anatomy.space(layer.maps["query"].writes).heads, -1, rows.shape[1])
-    rows = np.column_stack([rows, bias(side, item, floor)])
-    return rows.reshape(side.anatomy.space(item.writes).heads, -1, rows.shape[1])
-
-
 def _kernel_noise(aligned: Aligned, layer: Layer, many: str, shared: str) -> Noise:
-    """Per head of A: what rounding both sides' factors as stored adds to the energy of the change
-    of their product.
+    """Per head of A: what rounding both sides' stored values adds to the energy of the change of
+    their folded product.
 
     The second factor is shared in its group.
     """
     order = aligned.orders[f"{layer.prefix}attention"]
-    sides = (aligned.stream.a, aligned.stream.b)
-    factors = [[_by_head(side, layer, part, False) for part in (many, shared)] for side in sides]
-    noise = [[_by_head(side, layer, part, True) for part in (many, shared)] for side in sides]
-    heads, groups = len(factors[0][0]), len(factors[0][1])
-    places = (order, order[:: heads // groups] * groups // heads)
-    for values in (factors, noise):
-        values[1] = [value[place] for value, place in zip(values[1], places, strict=True)]
-    noise = [
-        where_differing([side[part] for side in factors], [side[part] for side in noise])
-        for part in range(2)
+    stream = aligned.stream
+    heads, groups = len(order), stream.anatomy.space(layer.maps[shared].writes).heads
+    orders = (order, order[:: heads // groups] * groups // heads)
+    factors = [
+        _by_head(attention_factors(side, layer, Mode.FOLDED), many, shared)
+        for side in (stream.a, stream.b)
     ]
+    factors[1] = [part[place] for part, place in zip(factors[1], orders, strict=True)]
+    noise = [
+        head_noise(stream, layer, part, place)
+        for part, place in zip((many, shared), orders, strict=True)
+    ]
+    if many == "query":
+        noise[0] = [part[..., :-1] for part in noise[0]]
+    noise[1] = [part[..., :-1] for part in noise[1]]
     return _product_noise(factors[0], [part[0] for part in noise]) + _product_noise(
         factors[1], [part[1] for part in noise]
     )
+
+
+def _by_head(factors: AttentionFactors, many: str, shared: str) -> list[np.ndarray]:
+    """(heads, d_h, n) of what heads have of their own, (groups, d_h, n) of what they share."""
+    rest = getattr(factors, shared)[..., :-1]
+    if many == "attention_output":
+        return [factors.output.transpose(0, 2, 1), rest]
+    return [getattr(factors, many)[..., :-1], rest]
 
 
 def _product_noise(factors: Sequence[np.ndarray], noise: Sequence[np.ndarray]) -> Noise:

@@ -8,11 +8,17 @@ cancellation: B - A = dL R_mid + L_mid dR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import numpy as np
+
+Factor = tuple[int, str]
+"""A factor of units: its number, and "d" for its change, "m" for its mean."""
+Form = Callable[[Factor, Factor], np.ndarray]
+RUN = 256  # units whose inner products with all others are in memory at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +128,8 @@ class Units:
     """Feed-forward units of A and B in one order: d_j (x) sym(reads of j), d_j what unit j writes,
     reads its up or its gate and up rows.
 
-    `factors` are (down, *reads) of A and of B, each (f, n). Inner products of terms come from f x f
-    Gram matrices, kept by pair of factors.
+    `factors` are (down, *reads) of A and of B, each (f, n). Inner products of terms come from Gram
+    matrices, a run of RUN units against all units at a time.
     """
 
     def __init__(self, first: tuple[np.ndarray, ...], second: tuple[np.ndarray, ...]) -> None:
@@ -133,24 +139,6 @@ class Units:
             for number, (before, after) in enumerate(zip(first, second, strict=True))
             for kind, value in (("d", after - before), ("m", (after + before) / 2))
         }
-        self._grams: dict[tuple, np.ndarray] = {}
-
-    def projected(self, first: np.ndarray, second: np.ndarray) -> Units:
-        """The same units with other down factors, (f, k): what they write, projected. The Gram
-        matrices of the reads are shared.
-        """
-        other = Units.__new__(Units)
-        other.count = self.count
-        other._factors = {**self._factors, (0, "d"): second - first, (0, "m"): (first + second) / 2}
-        other._grams = {key: gram for key, gram in self._grams.items() if key[0][0] > 0}
-        return other
-
-    def _gram(self, left: tuple[int, str], right: tuple[int, str]) -> np.ndarray:
-        if (left, right) not in self._grams:
-            if (right, left) in self._grams:
-                return self._grams[right, left].T
-            self._grams[left, right] = self._factors[left] @ self._factors[right].T
-        return self._grams[left, right]
 
     def _pairs(self, left: tuple[int, str], right: tuple[int, str]) -> np.ndarray:
         return np.einsum("ij,ij->i", self._factors[left], self._factors[right])
@@ -159,7 +147,7 @@ class Units:
         self,
         first: Term,
         second: Term,
-        form: Callable[[tuple[int, str], tuple[int, str]], np.ndarray],
+        form: Form,
     ) -> np.ndarray:
         """<term of j, term of k>, over all pairs of units or over equal units, as `form` gives the
         factors' inner products.
@@ -171,21 +159,47 @@ class Units:
         crossed = form(left[1], right[2]) * form(left[2], right[1])
         return form(left[0], right[0]) * (straight + crossed) / 2
 
-    def inner(self, first: Term, second: Term) -> float:
-        """Inner product of two terms, each summed over all units."""
-        return float(self._products(first, second, self._gram).sum())
-
     def gram(self, terms: Sequence[Term]) -> np.ndarray:
-        """(T, T): weighted inner products of the terms; its sum is the squared norm of their
-        sum.
+        """(T, T): weighted inner products of the terms, each summed over all units; the sum of the
+        matrix is the squared norm of their sum.
         """
-        found = np.empty((len(terms), len(terms)))
+        return self.grams([terms])[0]
+
+    def grams(
+        self,
+        groups: Sequence[Sequence[Term]],
+        projections: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+    ) -> list[np.ndarray]:
+        """`gram` of each group of terms, then of the first group with other down factors of A and
+        of B in place of these, (f, k) each: what units write, projected.
+        """
+        downs = [
+            {(0, "d"): second - first, (0, "m"): (first + second) / 2}
+            for first, second in projections
+        ]
+        found = [
+            np.zeros((len(terms), len(terms))) for terms in (*groups, *([groups[0]] * len(downs)))
+        ]
+        for start in range(0, len(self._factors[0, "m"]), RUN):
+            run = slice(start, start + RUN)
+            shared = _grams(self._factors, run)
+            for terms, total in zip(groups, found, strict=False):
+                self._add(terms, shared, total)
+            for down, total in zip(downs, found[len(groups) :], strict=True):
+                self._add(groups[0], _replaced(_grams(down, run), shared), total)
+        return [total + np.tril(total, -1).T for total in found]
+
+    def _add(
+        self,
+        terms: Sequence[Term],
+        form: Form,
+        total: np.ndarray,
+    ) -> None:
+        """Add one run's inner products to the lower triangle of `total`."""
         for row, first in enumerate(terms):
             for column, second in enumerate(terms[: row + 1]):
-                found[row, column] = found[column, row] = (
-                    first.weight * second.weight * self.inner(first, second)
-                )
-        return found
+                inner = float(self._products(first, second, form).sum())
+                total[row, column] += first.weight * second.weight * inner
 
     def energies(self, terms: Sequence[Term]) -> np.ndarray:
         """(f,): squared norm of the sum of the terms, unit by unit."""
@@ -203,3 +217,27 @@ class Units:
         return np.asarray(
             sum(term.weight**2 * self._products(term, term, self._pairs) for term in terms)
         )
+
+
+def _grams(factors: Mapping[tuple[int, str], np.ndarray], run: slice) -> Form:
+    """(r, f): inner products of a run of units with all units, by pair of factors, each found
+    once.
+    """
+
+    @cache
+    def form(left: tuple[int, str], right: tuple[int, str]) -> np.ndarray:
+        return factors[left][run] @ factors[right].T
+
+    return form
+
+
+def _replaced(
+    down: Form,
+    shared: Form,
+) -> Form:
+    """The inner products of other down factors, and of the reads as they are."""
+
+    def form(left: tuple[int, str], right: tuple[int, str]) -> np.ndarray:
+        return (shared if left[0] else down)(left, right)
+
+    return form

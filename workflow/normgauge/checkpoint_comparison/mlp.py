@@ -55,18 +55,14 @@ def mlp_rows(
         yield row("mlp_unit_energy", mode, energies[unit], unit=int(unit), **place)
     yield row("mlp_unit_concentration", mode, top_share(energies, LARGEST), **place)
     yield from _rescaling_rows(place, first, second, mode)
-    yield from _sum_rows(place, units, terms, float(energies.sum()), mode)
-    for pair in frames:
-        yield from _path_rows({**place, "probe": pair[0].probe.name}, first, second, pair, mode)
-        basis = probe_basis(pair)
-        projected = units.projected(first.down @ basis.T, second.down @ basis.T)
-        yield row(
-            "trilinear_probe_energy",
-            mode,
-            float(projected.gram(terms).sum()),
-            probe=pair[0].probe.name,
-            **place,
-        )
+    bases = [probe_basis(pair) for pair in frames]
+    projections = [(first.down @ basis.T, second.down @ basis.T) for basis in bases]
+    grams = units.grams([terms, mean_terms(units.count)], projections)
+    yield from _sum_rows(place, grams[:2], terms, float(energies.sum()), mode)
+    for pair, gram in zip(frames, grams[2:], strict=True):
+        named = {**place, "probe": pair[0].probe.name}
+        yield from _path_rows(named, first, second, pair, mode)
+        yield row("trilinear_probe_energy", mode, float(gram.sum()), **named)
 
 
 def largest(values: np.ndarray) -> np.ndarray:
@@ -76,15 +72,19 @@ def largest(values: np.ndarray) -> np.ndarray:
 
 
 def _sum_rows(
-    place: dict[str, Any], units: Units, terms: Sequence[Term], unit_sum: float, mode: Mode
+    place: dict[str, Any],
+    grams: Sequence[np.ndarray],
+    terms: Sequence[Term],
+    unit_sum: float,
+    mode: Mode,
 ) -> Rows:
-    gram = units.gram(terms)
-    energy = float(gram.sum())
+    """`grams`: of the terms of the change, and of those of the mean."""
+    gram, energy = grams[0], float(grams[0].sum())
     yield row("trilinear_energy", mode, energy, **place)
     yield row(
         "trilinear_relative",
         mode,
-        ratio(energy, float(units.gram(mean_terms(units.count)).sum())) ** 0.5,
+        ratio(energy, float(grams[1].sum())) ** 0.5,
         **place,
     )
     yield row("trilinear_unit_ratio", mode, ratio(energy, unit_sum), **place)
@@ -176,17 +176,28 @@ def _rescaling_rows(
 def factorial_rows(
     sides: tuple[Side, Side], layer: Layer, frames: Mapping[Mode, Sequence[tuple[Frame, Frame]]]
 ) -> Rows:
-    """mlp_up_path with each of the eight choices of the gains in front of the layer, behind it, and
-    before the readout.
+    """mlp_up_path, or of attention ov_copy over all heads, with each of the eight choices of the
+    gains in front of the layer, behind it, and before the readout.
     """
     anatomy = sides[0].anatomy
-    before = anatomy.norm(layer.maps["up"].norm) if layer.maps["up"].norm else None
+    part = "mlp" if "up" in layer.maps else "attention"
+    first, last = ("up", "down") if part == "mlp" else ("value", "attention_output")
+    before = anatomy.norm(layer.maps[first].norm) if layer.maps[first].norm else None
     norms = {
         "pre": before,
-        "post": branch_norm(anatomy, layer, "mlp"),
+        "post": branch_norm(anatomy, layer, part),
         "final": final_norm(anatomy),
     }
-    up, down = ([matrix(side, layer.maps[part]) for side in sides] for part in ("up", "down"))
+    up, down = ([matrix(side, layer.maps[name]) for side in sides] for name in (first, last))
+    if part == "attention":  # each group's values once per head that mixes them
+        heads = anatomy.space(layer.maps["query"].writes).heads
+        groups = anatomy.space(layer.maps["value"].writes).heads
+        up = [
+            np.repeat(rows.reshape(groups, -1, rows.shape[1]), heads // groups, 0).reshape(
+                -1, rows.shape[1]
+            )
+            for rows in up
+        ]
     present = [name for name, norm in norms.items() if norm is not None]
     for choice in product((False, True), repeat=len(present)):
         chosen = [name for name, taken in zip(present, choice, strict=True) if taken]
@@ -208,8 +219,9 @@ def factorial_rows(
                 )
             place: dict[str, Any] = {
                 "block": layer.block,
-                "part": "mlp",
+                "part": part,
                 "probe": pair[0].probe.name,
                 "label": "+".join(chosen) or "none",
             }
-            yield two_sided("mlp_factorial", folded, *values, **place)
+            statistic = "mlp_factorial" if part == "mlp" else "ov_factorial"
+            yield two_sided(statistic, folded, *values, **place)

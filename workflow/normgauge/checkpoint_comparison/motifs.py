@@ -134,6 +134,19 @@ def writers(
     ]
 
 
+def moved_by_all(
+    earlier: Sequence[Writer], frames: Sequence[tuple[Frame, Frame]]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """By contrast, what all earlier heads together make of it, (n,) in A and in B."""
+    if not earlier:
+        return {}
+    sums = [np.sum([writer.moved[side] for writer in earlier], axis=0) for side in (0, 1)]
+    return {
+        name: (sums[0][number], sums[1][number])
+        for number, name in enumerate(distinct_contrasts(frames))
+    }
+
+
 def motif_rows(
     block: int,
     sides: Sides,

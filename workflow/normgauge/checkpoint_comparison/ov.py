@@ -24,6 +24,7 @@ from normgauge.checkpoint_comparison.probes import Frame, row_basis
 from normgauge.checkpoint_comparison.statistics import row, two_sided
 
 Rows = Iterator[dict[str, Any]]
+PAIRS = 3  # pairs of heads of a block that are listed
 
 
 def head_kernel(factors: AttentionFactors, head: int) -> Kernel:
@@ -64,11 +65,36 @@ def ov_rows(
         )
         yield row("ov_top_share", mode, ratio(float(energies.max()), energy), **place)
         yield row("ov_effective_rank", mode, effective_rank(energies), **place)
+        parts = [part.energy() for part in change_parts(before, after)]
+        yield row("ov_output_energy_share", mode, ratio(parts[0], sum(parts)), **place)
         for pair in frames:
             yield from _probe_rows(place, first, second, pair, mode)
             yield from _subspace_rows(place, moved, energy, pair, mode)
     for pair in frames:
         yield from _block_rows({"block": block, "part": "attention"}, first, second, pair, mode)
+    yield from _form_rows({"block": block, "part": "attention"}, (first, second), frames, mode)
+
+
+def _form_rows(
+    place: dict[str, Any],
+    sides: Sequence[AttentionFactors],
+    frames: Sequence[tuple[Frame, Frame]],
+    mode: Mode,
+) -> Rows:
+    """ov_copy between two forms of the same tokens, such as digits and their names, both ways."""
+    by_name = {pair[0].probe.name: pair for pair in frames}
+    for pair in frames:
+        other = by_name.get(pair[0].probe.form_of or "")
+        for reads, writes in ((pair, other), (other, pair)) if other else ():
+            label = f"{reads[0].probe.name} > {writes[0].probe.name}"
+            for head in range(sides[0].heads):
+                values = []
+                for side, read, write in zip(sides, reads, writes, strict=True):
+                    kernel = head_kernel(side, head).between(write.writes, read.reads)
+                    scale = np.linalg.norm(write.writes) * np.linalg.norm(read.reads)
+                    values.append(float(np.trace(kernel) / scale))
+                named = {**place, "head": head, "probe": pair[0].probe.name, "label": label}
+                yield two_sided("ov_cross_form", mode, *values, **named)
 
 
 def _probe_rows(
@@ -104,13 +130,17 @@ def _probe_rows(
     yield row("ov_probe_energy", mode, change(*factors).energy(), **place)
     if pair[0].probe.ordered:
         yield from _ordered_rows(place, kernels, scales, mode)
-    symmetric = [
-        (kernel + kernel.T) / 2
-        for kernel in (
-            dense(token_kernel(s, head, f, even=True))
-            for s, f in zip((first, second), pair, strict=True)
-        )
+    even = [
+        dense(token_kernel(side, head, frame, even=True))
+        for side, frame in zip((first, second), pair, strict=True)
     ]
+    yield row("ov_copy_z", mode, exact_z(even[1] - even[0]), **place)
+    if pair[0].probe.ordered:
+        margins = [affine_scores(kernel) / (len(kernel) - 1) for kernel in even]
+        yield two_sided(
+            "ov_affine_even_margin", mode, *(each[0] - each[1:].max() for each in margins), **place
+        )
+    symmetric = [(kernel + kernel.T) / 2 for kernel in even]
     values = [np.linalg.eigvalsh(kernel) for kernel in symmetric]
     tiny = [1e-12 * float(np.abs(value).max(initial=0)) for value in values]
     yield two_sided(
@@ -122,6 +152,20 @@ def _probe_rows(
     yield two_sided(
         "ov_symmetric_trace", mode, *(value.sum() / (len(value) - 1) for value in values), **place
     )
+
+
+def exact_z(matrix: np.ndarray) -> float:
+    """tr(X) sqrt(k - 1) / |X| of a (k, k) matrix whose rows and columns sum to zero: its trace over
+    the exact standard deviation of the traces under all relabellings, whose mean is zero.
+    """
+    size = float(np.linalg.norm(matrix))
+    return ratio(float(np.trace(matrix)) * (len(matrix) - 1) ** 0.5, size)
+
+
+def affine_scores(kernel: np.ndarray) -> np.ndarray:
+    """What a (k, k) kernel gives to each map i -> a i + b mod k, the identity first."""
+    columns = np.arange(len(kernel))
+    return np.array([kernel[target, columns].sum() for target in affine_maps(len(kernel))])
 
 
 def token_scale(frame: Frame) -> float:
@@ -151,11 +195,7 @@ def _ordered_rows(
         yield two_sided(
             "ov_contrast", mode, *(values[members].sum() for values in along), label=name, **place
         )
-    maps = affine_maps(len(kernels[0]))
-    scores = [
-        np.array([kernel[target, np.arange(len(kernel))].sum() for target in maps])
-        for kernel in normalised
-    ]
+    scores = [affine_scores(kernel) for kernel in normalised]
     yield two_sided(
         "ov_affine_margin", mode, *(score[0] - score[1:].max() for score in scores), **place
     )
@@ -214,6 +254,13 @@ def _block_rows(
         ratio(float(gram.sum()), first.heads * float(np.trace(gram))),
         **place,
     )
+    lengths = np.sqrt(np.diag(gram))
+    cosines = np.triu(gram / np.maximum(np.outer(lengths, lengths), 1e-300), 1)
+    for index in np.argsort(-np.abs(cosines), axis=None, kind="stable")[:PAIRS]:
+        one, other = divmod(int(index), first.heads)
+        if cosines[one, other]:
+            label = f"heads {one} and {other}"
+            yield row("ov_head_cosine", mode, cosines[one, other], label=label, **place)
 
 
 def sign_pattern_shares(gram: np.ndarray) -> np.ndarray:

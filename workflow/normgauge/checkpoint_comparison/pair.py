@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +13,9 @@ import torch
 from normgauge.anatomy.lookup import stored_name
 from normgauge.anatomy.structure import Anatomy, Tensor
 from normgauge.checkpoint_comparison.precision import BITS, mantissa_bits, rounding_variance
+from normgauge.checkpoint_comparison.steps import Step, variance_after
 
 ROWS = 1 << 14  # rows of a table that are in memory at once
-
-
-class Step(Protocol):
-    """A change of one tensor: a move of a gauge or the scaling of a norm's gain."""
-
-    def apply(self, value: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +23,8 @@ class Side:
     """One checkpoint of a pair, read in float64 after `steps`, the changes by tensor name that
     bring it into the pair's gauge.
 
-    `tensors`, `stored` and `anatomy` are by the names of the class. `scale_errors`: by tensor name
-    the axis along which a step scales by gains as stored, and the relative variance of those
-    factors, float64 (n,). `bits`: mantissa bits that each stored tensor uses, as they become known.
+    `tensors`, `stored` and `anatomy` are by the names of the class. `bits`: mantissa bits that each
+    stored tensor uses, as they become known.
     """
 
     label: str
@@ -40,7 +34,6 @@ class Side:
     stored: Mapping[str, str]
     files: tuple[Path, ...]
     steps: Mapping[str, Sequence[Step]] = field(default_factory=dict)
-    scale_errors: Mapping[str, tuple[int, np.ndarray]] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
 
     def held(self, name: str) -> str:
@@ -80,10 +73,7 @@ class Side:
 
     def floor(self, name: str) -> np.ndarray:
         """Variance, in the pair's gauge, of the storage rounding error of each value of a tensor,
-        float64.
-
-        The side's steps may permute and scale values (residual stream, norm folds), not mix them:
-        errors stay independent then.
+        float64, as far as `variance_after` follows it.
         """
         return self._floor(name, slice(None))
 
@@ -94,21 +84,14 @@ class Side:
 
     def _floor(self, name: str, rows: slice) -> np.ndarray:
         value = self.tensors[self.held(name)]
-        part = value[rows] if value.ndim else value
-        deviation = torch.from_numpy(
-            np.sqrt(rounding_variance(part.double().numpy(), self.grid_bits(name), value.dtype))
+        part = (value[rows] if value.ndim else value).double()
+        variance = torch.from_numpy(
+            rounding_variance(part.numpy(), self.grid_bits(name), value.dtype)
         )
         for step in self.steps.get(name, ()):
-            # without the offset of a gain
-            deviation = step.apply(deviation) - step.apply(torch.zeros_like(deviation))
-        variance = deviation.square().numpy()
-        if name in self.scale_errors:
-            axis, relative = self.scale_errors[name]
-            moved = part.double()
-            for step in self.steps.get(name, ()):
-                moved = step.apply(moved)
-            variance += moved.square().numpy() * np.expand_dims(relative, 1 - axis)
-        return variance
+            variance = variance_after(step, part, variance)
+            part = step.apply(part)
+        return variance.numpy()
 
     def grid_bits(self, name: str) -> int:
         """Mantissa bits of the grid on which a tensor's values really lie: what they use,

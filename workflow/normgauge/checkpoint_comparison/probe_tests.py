@@ -4,7 +4,7 @@ matched tokens, random subspaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,10 @@ MOST_HEADS = 12  # heads up to which all sign patterns are listed
 
 
 def copy_tests(
-    layers: Sequence[tuple[int, Sides]], frames: Frames, count: int, generator: np.random.Generator
+    layers: Iterable[tuple[int, Sides, np.ndarray | None]],
+    frames: Frames,
+    count: int,
+    generator: np.random.Generator,
 ) -> Iterator[Test]:
     """Confirmatory: the copy statistic between even frames under relabelled tokens, per head and
     summed over all heads.
@@ -56,7 +59,7 @@ def copy_tests(
     """
     size = frames[0].size
     total, targets = np.zeros((size, size)), relabellings(size, count, generator)
-    for block, sides in layers:
+    for block, sides, _ in layers:
         for head in range(sides[0].heads):
             first, second = (
                 dense(token_kernel(side, head, frame, even=True))
@@ -94,14 +97,15 @@ def _copy_test(
 
 def exploratory_tests(
     pair: Pair,
-    layers: Sequence[tuple[int, Sides, np.ndarray | None]],
+    layers: Iterable[tuple[int, Sides, np.ndarray | None]],
     frames: Sequence[Frames],
     count: int,
     generator: np.random.Generator,
 ) -> Iterator[Test]:
     """Per head and probe set: channel signs of the attention contrast, rotations of recency against
     transport, the probe kernel's energy against tokens of like length, and the share written into
-    the probe subspace against random subspaces. `layers`: block, factors, rotary frequencies.
+    the probe subspace against random subspaces. `layers`: block, factors, rotary frequencies; they
+    are gone through once per set.
     """
     asked = {question.probe: question for question in questions(frames)}
     for both in frames:

@@ -22,14 +22,14 @@ from normgauge.yaml_files import read_yaml
 
 FEWEST = 4  # tokens below which a set says nothing
 VERSION = 1
-KEYS = {"tokens", "ordered", "control", "query"}  # of a set
+KEYS = {"tokens", "ordered", "control", "query", "form_of"}  # of a set
 
 
 @dataclass(frozen=True)
 class ProbeSet:
     """Tokens found in the vocabulary (`ids`, `tokens`), whether their order means something, the
-    control's name, and the name of the set that asks for this one in contrasts of attention, itself
-    without one.
+    control's name, the name of the set that asks for this one in contrasts of attention, itself
+    without one, and the name of the set of which this one is another form, token by token.
     """
 
     name: str
@@ -38,12 +38,13 @@ class ProbeSet:
     ordered: bool = False
     control: str | None = None
     query: str | None = None
+    form_of: str | None = None
 
 
 def read_probes(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """The sets of a probe file by name: {tokens, ordered, control, query}. Raises InputError for a
-    file that is no YAML, another version, a set that is not of this form, and a control or query
-    that is no set.
+    """The sets of a probe file by name: {tokens, ordered, control, query, form_of}. Raises
+    InputError for a file that is no YAML, another version, a set that is not of this form, and a
+    control, query or form_of that is no set.
     """
     name = Path(path).name
     content = read_yaml(path)
@@ -70,7 +71,7 @@ def _check_set(where: str, entry: Any, sets: Mapping[str, Any]) -> None:
             raise InputError(f"{where}.tokens: {token!r} is no text; put it in quotes")
     if not isinstance(entry.get("ordered", False), bool):
         raise InputError(f"{where}.ordered: {entry['ordered']!r}; expected true or false")
-    for key in ("control", "query"):
+    for key in ("control", "query", "form_of"):
         if key in entry and (not isinstance(entry[key], str) or entry[key] not in sets):
             raise InputError(f"{where}.{key}: {entry[key]} is no set of the file; name one")
 
@@ -115,14 +116,17 @@ def find_probes(
         if len(kept) >= FEWEST:
             whole = bool(entry.get("ordered")) and not dropped[name]
             identifiers = tuple(ids[token] for token in kept)
-            found.append(
-                ProbeSet(
-                    name, tuple(kept), identifiers, whole, entry.get("control"), entry.get("query")
-                )
-            )
+            keys = {key: entry.get(key) for key in ("control", "query", "form_of")}
+            found.append(ProbeSet(name, tuple(kept), identifiers, whole, **keys))
     names = {probe.name for probe in found}
+    whole = {name for name in names if not dropped[name]}
     found = [
-        replace(probe, control=probe.control if probe.control in names else None) for probe in found
+        replace(
+            probe,
+            control=probe.control if probe.control in names else None,
+            form_of=probe.form_of if {probe.name, probe.form_of} <= whole else None,
+        )
+        for probe in found
     ]
     return sorted(found, key=lambda probe: probe.name != declared), dropped
 

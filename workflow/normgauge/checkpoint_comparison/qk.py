@@ -19,6 +19,7 @@ Rows = Iterator[dict[str, Any]]
 Sides = tuple[AttentionFactors, AttentionFactors]
 OFFSETS = (0, 1, 4, 16, 64)
 RANKS = (1, 4, 16)
+PAIRS = 3  # pairs of tokens that are listed per head, set and offset
 
 
 def rotated(keys: np.ndarray, frequencies: np.ndarray | None, offset: float) -> np.ndarray:
@@ -67,6 +68,8 @@ def qk_rows(
         for pair in frames:
             control = by_name.get(pair[0].probe.control or "")
             yield from _energy_rows(place, first, second, pair, control, mode)
+        for pair in frames:
+            yield from _token_rows(place, (first, second), pair, frequencies, mode)
         if asked:
             yield from _contrast_rows(place, (first, second), asked, frequencies, mode)
 
@@ -94,6 +97,34 @@ def _energy_rows(
                 label=f"{name} > {keys[0].probe.name}",
                 **place,
             )
+
+
+def _token_rows(
+    place: dict[str, Any],
+    sides: Sides,
+    pair: tuple[Frame, Frame],
+    frequencies: np.ndarray | None,
+    mode: Mode,
+) -> Rows:
+    """Of the scores between the tokens of one set, at every offset: how much of their change is one
+    pair of directions, and the pairs of tokens that changed most.
+    """
+    probe = pair[0].probe
+    for offset in OFFSETS if frequencies is not None else OFFSETS[:1]:
+        scores = []
+        for side, frame in zip(sides, pair, strict=True):
+            kernel = _between(side, place["head"], frame.reads, frame.reads, frequencies, offset)
+            scores.append(kernel.left @ kernel.right)
+        moved = scores[1] - scores[0]
+        energies = np.linalg.svd(moved, compute_uv=False) ** 2
+        named = {**place, "probe": probe.name}
+        share = ratio(float(energies.max()), float(energies.sum()))
+        yield row("qk_token_top_share", mode, share, label=str(offset), **named)
+        for index in np.argsort(-np.abs(moved), axis=None, kind="stable")[:PAIRS]:
+            query, key = divmod(int(index), len(probe.tokens))
+            label = f"{offset}: {probe.tokens[query]} > {probe.tokens[key]}"
+            values = [float(each[query, key]) for each in scores]
+            yield two_sided("qk_token_pair", mode, *values, label=label, **named)
 
 
 def _between(
@@ -253,3 +284,38 @@ def composition_rows(
                 yield two_sided(
                     statistic, mode, *values, label=f"block {earlier} head {source}", **place
                 )
+
+
+def all_composition_rows(
+    block: int,
+    readers: Sides,
+    moved: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    frames: Sequence[tuple[Frame, Frame]],
+    mode: Mode,
+) -> Rows:
+    """What every head of a block reads of what all heads of earlier blocks together make of a
+    contrast, and the parts of its change; `moved`: by contrast, (n,) in A and in B.
+    """
+    for question in questions(frames):
+        if question.probe not in moved:
+            continue
+        keys = [np.append(each, 0.0) for each in moved[question.probe]]
+        for head in range(readers[0].heads):
+            place: dict[str, Any] = {
+                "block": block,
+                "part": "attention",
+                "head": head,
+                "probe": question.probe,
+            }
+            read = [
+                (side.query[head] @ query) @ side.key[side.group(head)]
+                for side, query in zip(readers, question.queries, strict=True)
+            ]
+            values = [float(own @ key) for own, key in zip(read, keys, strict=True)]
+            yield two_sided("qk_composition_all", mode, *values, **place)
+            parts = {
+                "reader": (read[1] - read[0]) @ (keys[0] + keys[1]) / 2,
+                "writer": (read[0] + read[1]) @ (keys[1] - keys[0]) / 2,
+            }
+            for name, part in parts.items():
+                yield row(f"qk_composition_{name}_part", mode, part, **place)

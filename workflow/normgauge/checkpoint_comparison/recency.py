@@ -100,12 +100,7 @@ def recency_rows(
                     "recency_window", mode, *values, label=window_label(window), **place
                 )
             yield from _band_rows(place, series, frequencies, mode)
-            yield row(
-                "recency_transport",
-                mode,
-                transport_cosine(first, second, head, pair, frequencies),
-                **place,
-            )
+            yield from _window_rows(place, (first, second), pair, frequencies, mode)
         for pair in frames:
             control = windows.get(pair[0].probe.control or "")
             if control is not None:
@@ -145,31 +140,82 @@ def _band_rows(
         yield row("recency_band", mode, share, label=f"{low:g}-{high:g}", **place)
 
 
+def _window_rows(
+    place: dict[str, Any],
+    sides: tuple[AttentionFactors, AttentionFactors],
+    pair: tuple[Frame, Frame],
+    frequencies: np.ndarray,
+    mode: Mode,
+) -> Rows:
+    """Whether what became more recent, in each window, is what is carried more, and what is
+    carried.
+    """
+    carried = [
+        _symmetric(dense(token_kernel(side, place["head"], frame, even=True)))
+        for side, frame in zip(sides, pair, strict=True)
+    ]
+    for window in WINDOWS:
+        labelled = {**place, "label": window_label(window)}
+        cosine = transport_cosine(*sides, place["head"], pair, frequencies, window)
+        yield row("recency_transport", mode, cosine, **labelled)
+        recency = [
+            _symmetric(window_kernel(side, place["head"], frame, frequencies, window))
+            for side, frame in zip(sides, pair, strict=True)
+        ]
+        moved = recency[1] - recency[0]
+        favoured = support(moved, carried[1]) - support(-moved, carried[0])
+        yield row("recency_support", mode, favoured, **labelled)
+
+
+def support(update: np.ndarray, carried: np.ndarray) -> float:
+    """<P, T> / (tr(P) |T|), from -1 to 1: T, (k, k), on the positive part P of a symmetric change;
+    |T| its largest singular value. 0 without any.
+    """
+    values, vectors = np.linalg.eigh(update)
+    positive = np.where(values > 1e-12 * np.abs(values).max(initial=0.0), values, 0.0)
+    along = np.einsum("ip,ij,jp->p", vectors, carried, vectors)
+    largest = float(np.linalg.norm(carried, 2))
+    return ratio(float(positive @ along), float(positive.sum()) * largest)
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + matrix.T) / 2
+
+
+def window_kernel(
+    side: AttentionFactors,
+    head: int,
+    frame: Frame,
+    frequencies: np.ndarray,
+    window: tuple[int, int, int, int],
+) -> np.ndarray:
+    """(k, k): mean score between tokens in even frames over the near offsets, minus the far
+    ones'.
+    """
+    queries = side.query[head] @ frame.even_reads.T
+    keys = side.key[side.group(head)] @ frame.even_reads.T
+    near, far = (
+        np.mean([rotated(keys, frequencies, offset) for offset in range(start, stop + 1)], axis=0)
+        for start, stop in (window[:2], window[2:])
+    )
+    return queries.T @ (near - far)
+
+
 def symmetric_updates(
     first: AttentionFactors,
     second: AttentionFactors,
     head: int,
     pair: tuple[Frame, Frame],
     frequencies: np.ndarray,
+    window: tuple[int, int, int, int] = WINDOWS[1],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Traceless symmetric parts, (k, k), of the changes of recency (the middle window) and of O V
-    between even frames.
+    """Traceless symmetric parts, (k, k), of the changes of recency in a window and of O V between
+    even frames.
     """
     updates = []
     for side, frame in zip((first, second), pair, strict=True):
-        queries, keys = (
-            side.query[head] @ frame.even_reads.T,
-            side.key[side.group(head)] @ frame.even_reads.T,
-        )
-        near, far = (
-            np.mean(
-                [rotated(keys, frequencies, offset) for offset in range(start, stop + 1)], axis=0
-            )
-            for start, stop in (WINDOWS[1][:2], WINDOWS[1][2:])
-        )
-        updates.append(
-            (queries.T @ (near - far), dense(token_kernel(side, head, frame, even=True)))
-        )
+        recency = window_kernel(side, head, frame, frequencies, window)
+        updates.append((recency, dense(token_kernel(side, head, frame, even=True))))
     recency, transport = (
         _traceless(after - before) for before, after in zip(*updates, strict=True)
     )
@@ -189,9 +235,10 @@ def transport_cosine(
     head: int,
     pair: tuple[Frame, Frame],
     frequencies: np.ndarray,
+    window: tuple[int, int, int, int] = WINDOWS[1],
 ) -> float:
     """Cosine of the two updates: whether what became more recent is what is carried more."""
-    recency, transport = symmetric_updates(first, second, head, pair, frequencies)
+    recency, transport = symmetric_updates(first, second, head, pair, frequencies, window)
     return ratio(
         float(np.vdot(recency, transport)),
         float(np.linalg.norm(recency) * np.linalg.norm(transport)),

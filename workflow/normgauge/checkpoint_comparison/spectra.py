@@ -8,16 +8,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
-from normgauge.checkpoint_comparison.factors import AttentionFactors, FeedForwardFactors, Mode
+from normgauge.checkpoint_comparison.factors import (
+    AttentionFactors,
+    FeedForwardFactors,
+    Mode,
+    gain,
+)
 from normgauge.checkpoint_comparison.kernels import effective_rank, ratio, top_share
+from normgauge.checkpoint_comparison.nulls import contrast_space
 from normgauge.checkpoint_comparison.ov import probe_basis
+from normgauge.checkpoint_comparison.pair import Side
 from normgauge.checkpoint_comparison.probes import Frame
-from normgauge.checkpoint_comparison.statistics import row
+from normgauge.checkpoint_comparison.statistics import row, two_sided
 
 Rows = Iterator[dict[str, Any]]
 TOPS = (1, 4, 16)
 TOKENS = 5  # tokens named per leading axis
+ENDS = 2  # of them at each end
+SINGULAR = 1e12  # condition of a Gram matrix that has no gains
 
 
 def written(factors: AttentionFactors | FeedForwardFactors) -> np.ndarray:
@@ -91,6 +101,11 @@ def spectra_rows(
             )
         )
         rows.append(row("gram_gain", mode, gram_gain(first, second, pair), probe=name, **place))
+        logs = gain_logs(first, second, pair)
+        if logs is not None:
+            largest, width = float(np.abs(logs).max()), float(np.ptp(logs)) / 2
+            rows.append(row("gram_gain_largest", mode, largest, probe=name, **place))
+            rows.append(row("gram_gain_range", mode, width, probe=name, **place))
     return rows, writes, axes[:, -1]
 
 
@@ -116,10 +131,29 @@ def gram_gain(
     return float(grams[1] - grams[0]) / (2 * (pair[0].size - 1))
 
 
-def pooled_rows(covariances: Mapping[str, Sequence[np.ndarray]], mode: Mode) -> Rows:
-    """The covariances of one part over all blocks, pooled with trace one each."""
-    for part, layers in covariances.items():
-        values = np.maximum(np.linalg.eigvalsh(np.sum(layers, axis=0)), 0)
+def gain_logs(
+    first: AttentionFactors | FeedForwardFactors,
+    second: AttentionFactors | FeedForwardFactors,
+    pair: tuple[Frame, Frame],
+) -> np.ndarray | None:
+    """(k - 1,): logs of the gains from A to B along the generalised eigenvectors of the Gram
+    matrices of keys or ups over the contrasts of the tokens; None where one of these is singular.
+    """
+    grams = []
+    for side, frame in zip((first, second), pair, strict=True):
+        seen = read(side)[-1] @ frame.reads[:, :-1].T
+        grams.append(contrast_space(seen.T @ seen))
+    if any(np.linalg.cond(gram) > SINGULAR for gram in grams):
+        return None
+    if np.array_equal(*grams):
+        return np.zeros(len(grams[0]))
+    return np.log(eigh(grams[1], grams[0], eigvals_only=True)) / 2
+
+
+def pooled_rows(covariances: Mapping[str, np.ndarray], mode: Mode) -> Rows:
+    """By part, the sum of its layers' covariances, each with trace one."""
+    for part, pooled in covariances.items():
+        values = np.maximum(np.linalg.eigvalsh(pooled), 0)
         for top in TOPS:
             yield row("pooled_write_share", mode, top_share(values, top), part=part, label=str(top))
 
@@ -128,10 +162,28 @@ def token_rows(
     places: Sequence[tuple[int, str]], cosines: np.ndarray, names: Mapping[int, str], mode: Mode
 ) -> Rows:
     """The tokens nearest to each layer's leading axis; `cosines` is (vocabulary, layers)."""
-    for (block, part), column in zip(places, np.abs(cosines).T, strict=True):
+    for (block, part), signed in zip(places, cosines.T, strict=True):
+        column = np.abs(signed)
+        far = float(np.sign(signed[column.argmax()]))
+        order = np.argsort(-far * signed, kind="stable")
+        for token in (*order[:ENDS], *order[-ENDS:]):
+            if column[token]:
+                label = names.get(int(token), f"#{token}")
+                value = far * signed[token]
+                yield row("write_axis_end", mode, value, block=block, part=part, label=label)
         for token in np.argsort(-column, kind="stable")[:TOKENS]:
             if column[token]:
                 label = names.get(int(token), f"#{token}")
                 yield row(
                     "write_axis_token", mode, column[token], block=block, part=part, label=label
                 )
+
+
+def norm_rows(sides: Sequence[Side], mode: Mode) -> Rows:
+    """The range of the effective gains of every norm, by size."""
+    for norm in sides[0].anatomy.norms:
+        if norm.gain:
+            sizes = [np.abs(gain(side, norm)) for side in sides]
+            for name, end in (("least", np.min), ("most", np.max)):
+                values = [float(end(each)) for each in sizes]
+                yield two_sided(f"norm_gain_{name}", mode, *values, part="norm", label=norm.name)

@@ -139,6 +139,36 @@ STATISTICS: Mapping[str, Statistic] = {
         "24",
         "share of the head-common mode in the changes of a block's probe kernels",
     ),
+    "ov_copy_z": _ov(
+        True,
+        OV | PROBED,
+        "3, 15",
+        "change of the trace between even frames over its deviation under relabelled tokens, exact",
+    ),
+    "ov_cross_form": _ov(
+        True, OV | PROBED, "17", "ov_copy from the tokens of one set to those of its other form"
+    ),
+    "ov_factorial": _ov(
+        True,
+        OV | PROBED | {"heads"},
+        "7",
+        "ov_copy_all_heads with one of the eight choices of gains, as mlp_factorial",
+    ),
+    "ov_affine_even_margin": _ov(
+        True, OV | PROBED, "27", "ov_affine_margin between even frames, over their dimension"
+    ),
+    "ov_head_cosine": _ov(
+        False,
+        OV | PROBED,
+        "24",
+        "cosine of two heads' changes of their probe kernels; the largest of a block",
+    ),
+    "ov_output_energy_share": _ov(
+        False,
+        OV - {"values"},
+        "15",
+        "energy of the part of the change of O V that the output map made, over both parts'",
+    ),
     # --- QK
     "qk_contrast": _qk(
         True,
@@ -185,6 +215,24 @@ STATISTICS: Mapping[str, Statistic] = {
     "qk_composition": _qk(True, QK | PROBED, "13, 22", "q^T Q^T K O V c through an earlier head"),
     "qk_composition_query": _qk(
         True, QK | PROBED, "22", "the same with what the head moves as the query: (O V c)^T Q^T K q"
+    ),
+    "qk_composition_all": _qk(
+        True, QK | PROBED, "13, 22", "q^T Q^T K of what all earlier heads together make of c"
+    ),
+    "qk_composition_reader_part": _qk(
+        True, QK, "13, 22", "part of the change of qk_composition_all that the reading head made"
+    ),
+    "qk_composition_writer_part": _qk(
+        True, QK, "13, 22", "part of the change of qk_composition_all that the earlier heads made"
+    ),
+    "qk_token_top_share": _qk(
+        False,
+        QK | PROBED,
+        "10",
+        "share of the largest singular value in the change of Z Q^T R K Z^T at an offset",
+    ),
+    "qk_token_pair": _qk(
+        True, QK | PROBED, "10", "z_i Q^T R K z_j of the pairs of tokens that changed most"
     ),
     # --- MLP
     "mlp_up_path": _mlp(True, MLP | PROBED, "5", "sum over units of (Z d) . (Z u) / sum(Z^2)"),
@@ -327,6 +375,27 @@ STATISTICS: Mapping[str, Statistic] = {
         "23",
         "mean log of the gains from A to B over the probe subspace",
     ),
+    "gram_gain_largest": _spectra(
+        False,
+        PROBED | {"units", "heads", "values"},
+        "23",
+        "largest size of the log of a gain from A to B over the probe subspace",
+    ),
+    "gram_gain_range": _spectra(
+        False,
+        PROBED | {"units", "heads", "values"},
+        "23",
+        "half of the range of the logs of those gains",
+    ),
+    "write_axis_end": _spectra(
+        False, WRITTEN, "2", "cosine of the tokens at both ends of that axis, the far end positive"
+    ),
+    "norm_gain_least": _spectra(
+        True, PROBED | UNITS | ATTENTION, "1", "smallest effective gain of a norm, by size"
+    ),
+    "norm_gain_most": _spectra(
+        True, PROBED | UNITS | ATTENTION, "1", "largest effective gain of a norm, by size"
+    ),
     # --- recency
     "recency_curve": Statistic(
         "recency", True, QK | PROBED, "26", "tr(Z Q^T R K Z^T) / sum(Z^2) at an offset"
@@ -349,7 +418,14 @@ STATISTICS: Mapping[str, Statistic] = {
         False,
         QK | PROBED,
         "28",
-        "cosine of the traceless symmetric changes of recency and of O V",
+        "cosine of the traceless symmetric changes of recency, in each window, and of O V",
+    ),
+    "recency_support": Statistic(
+        "recency",
+        True,
+        QK | PROBED,
+        "28",
+        "how much O V carries the directions that became more recent in B, minus those in A",
     ),
 }
 

@@ -5,7 +5,7 @@ decision.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ import numpy as np
 
 from normgauge.calibration.tokenisation import find_tokenizer, load_tokenizer
 from normgauge.checkpoint_comparison.alignment import Aligned, align
+from normgauge.checkpoint_comparison.components import Components
 from normgauge.checkpoint_comparison.decision import decide, write_decision
+from normgauge.checkpoint_comparison.equality import differing
 from normgauge.checkpoint_comparison.factors import (
     AttentionFactors,
     FeedForwardFactors,
@@ -26,9 +28,14 @@ from normgauge.checkpoint_comparison.factors import (
 )
 from normgauge.checkpoint_comparison.inventory import inventory_rows
 from normgauge.checkpoint_comparison.kernels import change
-from normgauge.checkpoint_comparison.location import location_tests, test_count
+from normgauge.checkpoint_comparison.location import located, location_tests, test_count
 from normgauge.checkpoint_comparison.mlp import factorial_rows, mlp_rows
-from normgauge.checkpoint_comparison.motifs import Writer, motif_rows, writers
+from normgauge.checkpoint_comparison.motifs import (
+    Writer,
+    motif_rows,
+    moved_by_all,
+    writers,
+)
 from normgauge.checkpoint_comparison.nulls import Test, draws_needed, test_rows
 from normgauge.checkpoint_comparison.ov import ov_rows, token_kernel
 from normgauge.checkpoint_comparison.pair import Pair
@@ -42,9 +49,18 @@ from normgauge.checkpoint_comparison.probes import (
     read_probes,
     token_table,
 )
-from normgauge.checkpoint_comparison.qk import composition_rows, qk_rows
+from normgauge.checkpoint_comparison.qk import (
+    all_composition_rows,
+    composition_rows,
+    qk_rows,
+)
 from normgauge.checkpoint_comparison.recency import recency_rows
-from normgauge.checkpoint_comparison.spectra import pooled_rows, spectra_rows, token_rows
+from normgauge.checkpoint_comparison.spectra import (
+    norm_rows,
+    pooled_rows,
+    spectra_rows,
+    token_rows,
+)
 from normgauge.progress import Progress
 from normgauge.schemas.checkpoint_comparison import tables
 
@@ -82,9 +98,12 @@ def compare(
     """
     aligned = align(pair)
     kernels = kernel_rows(aligned.pair, probes, names or {})
-    tests = all_tests(aligned, probes, declared, draws, np.random.default_rng(seed))
+    components = located(aligned)
+    generator = np.random.default_rng(seed)
+    tests = all_tests(aligned, components, probes, declared, draws, generator)
     nulls = [{**row, "token_text": (names or {}).get(row["token"])} for row in test_rows(tests)]
-    decision = decide(nulls, declared, dropped or {})
+    apart = [part.row() for part in differing(aligned, components)]
+    decision = decide(nulls, apart, declared, dropped or {})
     return Comparison(inventory_rows(pair, aligned.pair), aligned.rows, kernels, nulls, decision)
 
 
@@ -161,6 +180,11 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
         for number, attention, feed_forward in layers:
             block = _read(pair, number, attention, feed_forward, mode)
             if block.attention:
+                assert attention is not None
+                moved = moved_by_all(earlier, seen[mode])
+                rows += all_composition_rows(number, block.attention, moved, seen[mode], mode)
+                if mode == Mode.RAW:
+                    rows += factorial_rows((pair.a, pair.b), attention, seen)
                 rows += ov_rows(number, *block.attention, seen[mode], mode)
                 rows += qk_rows(number, *block.attention, seen[mode], block.frequencies, mode)
                 if block.frequencies is not None:
@@ -191,6 +215,7 @@ def kernel_rows(pair: Pair, probes: Sequence[ProbeSet], names: Mapping[int, str]
                 earlier += writers(number, block.attention, seen[mode])
             progress.step()
         rows += spectra.pooled(pair, names)
+    rows += norm_rows((pair.a, pair.b), Mode.RAW)
     return rows
 
 
@@ -213,12 +238,37 @@ def _strongest(
     return found if found and found[0] >= energies[head] else (energies[head], block, head)
 
 
+class _AttentionLayers:
+    """(block, folded factors of both sides, rotary frequencies) of every attention layer, read anew
+    whenever they are gone through: one block is in memory at a time.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, attention, _ in blocks(self._pair.anatomy):
+            if attention is not None:
+                block = _read(self._pair, number, attention, None, Mode.FOLDED)
+                yield number, block.attention, block.frequencies
+
+    @property
+    def heads(self) -> int:
+        """Query heads of all layers."""
+        anatomy = self._pair.anatomy
+        return sum(
+            anatomy.space(attention.maps["query"].writes).heads
+            for _, attention, _ in blocks(anatomy)
+            if attention is not None
+        )
+
+
 class _Spectra:
-    """Collects the covariances and leading axes of all layers in one mode."""
+    """Collects the leading axes of all layers in one mode, and the sums of their covariances."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
-        self.covariances: dict[str, list[np.ndarray]] = {}
+        self.covariances: dict[str, np.ndarray] = {}
         self.places: list[tuple[int, str]] = []
         self.axes: list[np.ndarray] = []
 
@@ -227,7 +277,7 @@ class _Spectra:
     ) -> None:
         found, covariance, axis = spectra_rows(block, part, sides[0], sides[1], seen, self.mode)
         rows += found
-        self.covariances.setdefault(part, []).append(covariance)
+        self.covariances[part] = self.covariances.get(part, 0.0) + covariance
         self.places.append((block, part))
         self.axes.append(axis if covariance.any() else np.zeros_like(axis))
 
@@ -247,26 +297,21 @@ class _Spectra:
 
 def all_tests(
     aligned: Aligned,
+    components: Sequence[Components],
     probes: Sequence[ProbeSet],
     declared: str | None,
     draws: int,
     generator: np.random.Generator,
 ) -> list[Test]:
-    """Every test of the pair: the confirmatory family first."""
+    """Every test of the pair: the confirmatory family first. `components`: see `located`."""
     pair = aligned.pair
     seen = frames(pair, probes, Mode.FOLDED)
-    layers = []
-    for number, attention, _ in blocks(pair.anatomy):
-        block = _read(pair, number, attention, None, Mode.FOLDED)
-        if block.attention:
-            layers.append((number, block.attention, block.frequencies))
-    heads = sum(sides[0].heads for _, sides, _ in layers)
+    layers = _AttentionLayers(pair)
+    heads = layers.heads
     chosen = [each for each in seen if each[0].probe.name == declared]
     count = draws_needed(test_count(pair) + (heads + 1 if chosen else 0), draws)
-    tests = list(location_tests(aligned, count, generator))
+    tests = list(location_tests(pair, components, count, generator))
     for each in chosen:
-        tests += copy_tests(
-            [(number, sides) for number, sides, _ in layers], each, count, generator
-        )
+        tests += copy_tests(layers, each, count, generator)
     tests += exploratory_tests(pair, layers, seen, draws, generator)
     return tests

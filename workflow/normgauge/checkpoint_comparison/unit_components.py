@@ -12,19 +12,22 @@ from normgauge.checkpoint_comparison.components import (
     UNIFORM,
     Components,
     Noise,
+    arithmetic,
     joined,
     square_variance,
-    where_differing,
 )
+from normgauge.checkpoint_comparison.factor_noise import read_noise, write_noise
 from normgauge.checkpoint_comparison.factors import (
     Layer,
     Mode,
+    branch_norm,
     feed_forward_factors,
     feed_forward_layers,
-    matrix,
 )
 from normgauge.checkpoint_comparison.kernels import Units, change_terms
 from normgauge.checkpoint_comparison.pair import Side
+
+UNITS = "mlp_unit_terms"  # the statistic
 
 
 def unit_components(aligned: Aligned) -> Components | None:
@@ -34,7 +37,7 @@ def unit_components(aligned: Aligned) -> Components | None:
     terms are products of two sums over few large entries, whose tails no gamma law has.
     """
     places: list[dict[str, Any]] = []
-    energies, susceptibilities, spreads = [], [], []
+    energies, sizes, susceptibilities, spreads = [], [], [], []
     noises: list[Noise] = []
     for layer in feed_forward_layers(aligned.pair.anatomy):
         sides = [_unit_factors(side, layer) for side in (aligned.pair.a, aligned.pair.b)]
@@ -48,16 +51,25 @@ def unit_components(aligned: Aligned) -> Components | None:
         energies.append(units.term_energies(change_terms(units.count)))
         susceptibilities.append(parts.sum(0))
         spreads.append(2 * (weights**2).sum(0) / size)
-        noises.append(_layer_noise(aligned, layer))
+        sizes.append(_sizes(sides))
+        noises.append(_layer_noise(aligned, layer) + arithmetic(energies[-1], sizes[-1]))
     if not places:
         return None
     columns = [np.concatenate(column) for column in (energies, susceptibilities, spreads)]
-    return Components("mlp_unit_terms", places, columns[0], columns[1], columns[2], joined(noises))
+    noise = joined(noises)
+    return Components(UNITS, places, *columns, noise, np.concatenate(sizes))
 
 
 def _unit_factors(side: Side, layer: Layer) -> tuple[np.ndarray, ...]:
-    factors = feed_forward_factors(side, layer, Mode.RAW)
+    factors = feed_forward_factors(side, layer, Mode.FOLDED)
     return (factors.down, *(read[:, :-1] for read in factors.reads))
+
+
+def _sizes(sides: Sequence[tuple[np.ndarray, ...]]) -> np.ndarray:
+    """(f,): bounds of the squared norms of d (x) sym(reads), the mean of both sides."""
+    return np.mean(
+        [np.prod([(part**2).sum(1) for part in factors], axis=0) for factors in sides], axis=0
+    )
 
 
 def unit_parts(factors: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -78,32 +90,22 @@ def unit_parts(factors: tuple[np.ndarray, ...]) -> np.ndarray:
 
 
 def _layer_noise(aligned: Aligned, layer: Layer) -> Noise:
-    """Per unit of A: what rounding both sides' rows and columns as stored adds to the energies of
-    the terms of the change.
+    """Per unit of A: what rounding both sides' stored values adds to the energies of the terms of
+    the change.
     """
-    order = aligned.orders[f"{layer.prefix}ffn"]
-    sides = (aligned.stream.a, aligned.stream.b)
-    factors = [_rows_by_unit(side, layer, False) for side in sides]
-    noise = [_rows_by_unit(side, layer, True) for side in sides]
-    for values in (factors, noise):
-        values[1] = [value[order] for value in values[1]]
-    parts = [
-        where_differing(values, rounding)
-        for values, rounding in zip(
-            zip(*factors, strict=True), zip(*noise, strict=True), strict=True
-        )
+    order, stream = aligned.orders[f"{layer.prefix}ffn"], aligned.stream
+    factors = [_unit_factors(side, layer) for side in (stream.a, stream.b)]
+    factors[1] = tuple(part[order] for part in factors[1])
+    after = branch_norm(stream.anatomy, layer, "mlp")
+    parts = [write_noise(stream, layer.maps["down"], after, order)]
+    parts += [
+        [noise[:, :-1] for noise in read_noise(stream, layer.maps[part], order)]
+        for part in ("gate", "up")
+        if part in layer.maps
     ]
     return _unit_noise(factors[0], [part[0] for part in parts]) + _unit_noise(
         factors[1], [part[1] for part in parts]
     )
-
-
-def _rows_by_unit(side: Side, layer: Layer, floor: bool) -> list[np.ndarray]:
-    """What each unit writes and its rows that read, float64 (f, n) each; with `floor` their
-    rounding variances as stored.
-    """
-    reads = [matrix(side, layer.maps[part], floor) for part in ("gate", "up") if part in layer.maps]
-    return [matrix(side, layer.maps["down"], floor).T, *reads]
 
 
 def _unit_noise(factors: Sequence[np.ndarray], rounding: Sequence[np.ndarray]) -> Noise:

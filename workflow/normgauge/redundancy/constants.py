@@ -123,29 +123,28 @@ def _shift_values(
 def constants(anatomy: Anatomy) -> Iterator[Symmetry]:
     """Constants that move between what is added up before anything reads the sum."""
     null = shiftable(anatomy)
-    for place, names in _sums(anatomy):
+    for place, names in sums(anatomy):
         width = anatomy.tensor(names[0]).shape[-1]
         centred = null.issuperset(names)  # multiples of ones are counted there, one by one
         size = (len(names) - 1) * (width - centred)
         yield Symmetry(Kind.CONSTANT, place, size, partial(_exchange, names, width, centred))
-        for item in anatomy.maps:
-            table = anatomy.tensor(item.weight).alias_of
-            if (
-                table
-                and item.reads == place
-                and item.bias
-                and item.norm
-                and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM
-            ):
-                yield Symmetry(
-                    Kind.CONSTANT,
-                    table,
-                    1,
-                    partial(_exchange_with_readout, anatomy, item, table, names[0]),
-                )
+        for item, table in tied_readouts(anatomy, place):
+            act = partial(_exchange_with_readout, anatomy, item, table, names[0])
+            yield Symmetry(Kind.CONSTANT, table, 1, act)
 
 
-def _sums(anatomy: Anatomy) -> Iterator[tuple[str, list[str]]]:
+def tied_readouts(anatomy: Anatomy, place: str) -> Iterator[tuple[LinearMap, str]]:
+    """(readout with a bias behind a LayerNorm, the table of the sum at `place` that it is tied
+    to).
+    """
+    for item in anatomy.maps:
+        table = anatomy.tensor(item.weight).alias_of
+        normed = item.norm and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM
+        if table and item.reads == place and item.bias and normed:
+            yield item, table
+
+
+def sums(anatomy: Anatomy) -> Iterator[tuple[str, list[str]]]:
     """(place, tensors whose last axis is added to one sum at every position)."""
     of_maps = {name for item in anatomy.maps for name in (item.weight, item.bias)}
     of_norms = {name for norm in anatomy.norms for name in (norm.gain, norm.bias)}

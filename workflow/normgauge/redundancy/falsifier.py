@@ -25,13 +25,13 @@ from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.random_gauges import random_element
 from normgauge.gauge.transform import transform_unchecked
 from normgauge.redundancy.family import Kind
-from normgauge.redundancy.measure import random_checkpoint
+from normgauge.redundancy.measure import random_checkpoint, with_norms
 from normgauge.redundancy.readers import Mutable, Tensors, add_to_matrix, matrix_in, stored
+from normgauge.redundancy.skip_rotations import result_row, skip_rows
 from normgauge.redundancy.streams import affine_distance, residual_rotation, rotation_distance
 from normgauge.redundancy.symmetries import symmetries
 
 WIDTH, HEADS, UNITS, VOCABULARY, SEQUENCES, LENGTH = 8, 2, 16, 32, 100, 4
-HOLDS = 1e-12  # largest difference that is rounding
 
 _TOKENS = {
     "vocab_size": VOCABULARY,
@@ -78,7 +78,8 @@ def falsifier_rows(seed: int) -> list[dict[str, Any]]:
         for affine in (True, False):
             for printed in (False, True):
                 rows.append(_row(name, parse_config(keys), affine, printed, seed))
-    rows += [*_single_norms(seed), _compensated(seed)]
+    rows += [_as_vectors(name, parse_config(keys), seed) for name, keys in BLOCKS.items()]
+    rows += [*_single_norms(seed), _compensated(seed), *skip_rows(seed)]
     return rows
 
 
@@ -93,7 +94,7 @@ def _row(name: str, config: Any, affine: bool, printed: bool, seed: int) -> dict
     twice = (
         float(np.linalg.norm(rotation.matrix - rotation.matrix.T)) / WIDTH**0.5 if printed else 0.0
     )
-    return _result(
+    return result_row(
         test="output of one block",
         architecture=name,
         norm_kind=str(anatomy.norm_kind),
@@ -109,23 +110,37 @@ def _coordinates(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(WIDTH * WIDTH)
 
 
+def _as_vectors(name: str, config: Any, seed: int) -> dict[str, Any]:
+    """The same rotation with gains and biases of norms rotated as the vectors that they are."""
+    anatomy = describe(config)
+    checkpoint = random_checkpoint(config, seed)
+    space = anatomy.primary_stack.space
+    rotation = residual_rotation(
+        WIDTH, anatomy.norm_kind == NormKind.LAYER_NORM, _coordinates(seed)
+    )
+    gauge = Gauge({space: rotation, **_head_maps(anatomy, seed)})
+    moved = claimed_transformation(anatomy, checkpoint.tensors, gauge, printed=False)
+    for norm in anatomy.norms:
+        for value in (norm.gain, norm.bias):
+            if value:
+                moved[value] = rotation.apply(checkpoint.tensors[value], 0)
+    return result_row(
+        test="gains and biases rotated as vectors",
+        architecture=name,
+        norm_kind=str(anatomy.norm_kind),
+        gain="random",
+        value_rule="inverse of g",
+        found=_difference(checkpoint, moved, anatomy, gauge, seed),
+        predicted=rotation_distance(anatomy, checkpoint.tensors, rotation),
+    )
+
+
 def _head_maps(anatomy: Anatomy, seed: int) -> dict[str, Any]:
     return {
         name: random_element(anatomy, name, seed)
         for name in gauge_spaces(anatomy)
         if name.endswith("attention")
     }
-
-
-def with_norms(anatomy: Anatomy, checkpoint: Checkpoint, affine: bool) -> Checkpoint:
-    """The checkpoint, with every gain one and every norm's bias zero unless `affine`."""
-    tensors = dict(checkpoint.tensors)
-    for norm in anatomy.norms if not affine else ():
-        assert norm.gain is not None
-        tensors[norm.gain] = torch.ones_like(tensors[norm.gain])
-        if norm.bias:
-            tensors[norm.bias] = torch.zeros_like(tensors[norm.bias])
-    return Checkpoint(checkpoint.config, tensors, checkpoint.stored, checkpoint.files)
 
 
 def claimed_transformation(
@@ -193,7 +208,7 @@ def _single_norms(seed: int) -> Iterator[dict[str, Any]]:
                 turn, scale.numpy(), shift.numpy() if kind == NormKind.LAYER_NORM else None
             )
             constants = "random" if affine else "one"
-            yield _result(
+            yield result_row(
                 "one token through one norm",
                 "norm alone",
                 str(kind),
@@ -217,26 +232,4 @@ def _compensated(seed: int) -> dict[str, Any]:
     )
     found = _difference(checkpoint, moved, anatomy, Gauge({}), seed)
     test, kind = "gains carried around the rotation", str(anatomy.norm_kind)
-    return _result(test, "pre-norm, untied", kind, "random", "inverse of g", found, 0.0)
-
-
-def _result(
-    test: str,
-    architecture: str,
-    norm_kind: str,
-    gain: str,
-    value_rule: str,
-    found: Deviation,
-    predicted: float,
-) -> dict[str, Any]:
-    return {
-        "test": test,
-        "architecture": architecture,
-        "norm_kind": norm_kind,
-        "gain": gain,
-        "value_rule": value_rule,
-        "max_abs_difference": found.max_abs,
-        "relative_difference": found.relative,
-        "predicted_effect": predicted or None,
-        "holds": found.max_abs <= HOLDS,
-    }
+    return result_row(test, "pre-norm, untied", kind, "random", "inverse of g", found, 0.0)

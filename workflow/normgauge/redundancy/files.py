@@ -16,11 +16,16 @@ from normgauge.provenance import execution_environment
 from normgauge.redundancy.checks import check_rows
 from normgauge.redundancy.counts import check_claims, count_row, symmetry_rows
 from normgauge.redundancy.falsifier import falsifier_rows
-from normgauge.redundancy.measure import measurement
+from normgauge.redundancy.measure import measurement, measurement_without_gains
+from normgauge.redundancy.trained import trained_rows
 from normgauge.schemas.redundancy import tables
 from normgauge.yaml_files import read_yaml
 
 PathLike = str | os.PathLike[str]
+WITHOUT_GAINS = ("tiny-gpt2-relu", "tiny-gpt2-untied", "tiny-llama")
+"""Small models whose nullity is also measured with norms that have no gains."""
+TRAINED = ("tiny-llama",)
+"""Small models that are also measured at trained weights."""
 
 
 def read_shape(path: PathLike) -> Any:
@@ -38,20 +43,27 @@ def read_shape(path: PathLike) -> Any:
     return parse_config(keys)
 
 
-def write_measurements(shapes: Sequence[PathLike], seed: int, output: PathLike) -> None:
-    """redundancy_jacobian: one row per shape, named as its file."""
+def write_measurements(
+    shapes: Sequence[PathLike], seed: int, output: PathLike, hessian: PathLike
+) -> None:
+    """redundancy_jacobian: one row per shape, named as its file, one of some without gains, and one
+    of some that are trained here, with their rows of redundancy_hessian.
+    """
     configs = {Path(shape).stem: read_shape(shape) for shape in shapes}
     progress = Progress(len(configs), "Jacobians")
-    rows = []
+    rows, curvatures = [], []
     for name, config in configs.items():
         rows.append(measurement(name, config, seed))
+        if name in WITHOUT_GAINS:
+            rows.append(measurement_without_gains(name, config, seed))
+        if name in TRAINED:
+            row, found = trained_rows(name, config, seed)
+            rows.append(row)
+            curvatures += found
         progress.step()
-    tables.write(
-        output,
-        "redundancy_jacobian",
-        rows,
-        {"seed": str(seed), "forward_dtype": "float64", **execution_environment()},
-    )
+    metadata = {"seed": str(seed), "forward_dtype": "float64", **execution_environment()}
+    tables.write(output, "redundancy_jacobian", rows, metadata)
+    tables.write(hessian, "redundancy_hessian", curvatures, metadata)
 
 
 def write_falsifier(seed: int, output: PathLike) -> None:

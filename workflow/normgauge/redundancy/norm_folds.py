@@ -30,7 +30,7 @@ def norm_folds(anatomy: Anatomy) -> Iterator[Symmetry]:
         if folds_gain(anatomy, norm):
             yield Symmetry(Kind.GAIN, norm.name, norm.size, partial(_scale_gain, anatomy, norm))
         if norm.kind == NormKind.LAYER_NORM:
-            if _folds_bias(anatomy, norm):
+            if folds_bias(anatomy, norm):
                 yield Symmetry(Kind.BIAS, norm.name, norm.size, partial(_shift_bias, anatomy, norm))
             for item in fed_maps(anatomy, norm):
                 if not is_tied(anatomy, item.weight):
@@ -44,19 +44,19 @@ def _scale_gain(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.
     return move_gain(anatomy, norm, tensors, torch.from_numpy(np.exp(coordinates)))
 
 
-def _folds_bias(anatomy: Anatomy, norm: Norm) -> bool:
+def folds_bias(anatomy: Anatomy, norm: Norm) -> bool:
     """Whether a change of the bias can be taken back: by every map that it feeds, and by the stream
     where that carries it on.
     """
     fed = fed_maps(anatomy, norm)
     if not norm.bias or not fed or leaves_model(anatomy, norm):
         return False
-    if bypasses(anatomy, norm) and not _carried_by(anatomy, norm):
+    if bypasses(anatomy, norm) and not carried_by(anatomy, norm):
         return False
     return all(free_rows(anatomy, item).all() or not is_tied(anatomy, item.weight) for item in fed)
 
 
-def _carried_by(anatomy: Anatomy, norm: Norm) -> LinearMap | None:
+def carried_by(anatomy: Anatomy, norm: Norm) -> LinearMap | None:
     """The one output map, with a bias, whose result is added to the norm's output."""
     found = {
         output.name: output
@@ -84,7 +84,7 @@ def _shift_bias(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.
                 anatomy, moved, item, torch.outer(wanted.where(~free, 0.0) / constant, direction)
             )
     if bypasses(anatomy, norm):
-        output = _carried_by(anatomy, norm)
+        output = carried_by(anatomy, norm)
         assert output is not None
         add_constant(anatomy, moved, output, -shift)
     return moved
@@ -98,6 +98,36 @@ def kernel(tensors: Tensors, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
     direction = 1 / nonzero_gain_of(tensors, norm)
     direction = direction / direction.norm()
     return direction, direction @ tensors[norm.bias]
+
+
+def unpaid_kernels(anatomy: Anatomy) -> list[Symmetry]:
+    """The family of 1/gain in maps behind a LayerNorm to whose outputs no constant can be added:
+    where the norm's bias is zero its output has none along 1/gain, and nothing must be paid.
+    """
+    found = []
+    for norm in anatomy.norms:
+        for item in fed_maps(anatomy, norm) if norm.kind == NormKind.LAYER_NORM else ():
+            bound = ~free_rows(anatomy, item)
+            if bound.any() and not is_tied(anatomy, item.weight):
+                act = partial(_add_along, anatomy, norm, item, bound)
+                found.append(Symmetry(Kind.KERNEL, item.name, int(bound.sum()), act))
+    return found
+
+
+def _add_along(
+    anatomy: Anatomy,
+    norm: Norm,
+    item: LinearMap,
+    rows: np.ndarray,
+    tensors: Tensors,
+    coordinates: np.ndarray,
+) -> Mutable:
+    along = torch.zeros(len(rows), dtype=torch.float64)
+    along[torch.from_numpy(rows)] = torch.from_numpy(coordinates)
+    direction, _ = kernel(tensors, norm)
+    moved = dict(tensors)
+    add_to_matrix(anatomy, moved, item, torch.outer(along, direction))
+    return moved
 
 
 def _add_kernel(

@@ -30,8 +30,8 @@ tables = Tables(
             (
                 "residual",
                 STRING,
-                "gauge of the residual streams: identity, gauge, or none where they do not "
-                "correspond",
+                "gauge of the residual streams: identity, gauge, rotation, or none where they do "
+                "not correspond",
             ),
             ("heads", STRING, "the same of the heads"),
             ("units", STRING, "the same of the feed-forward units"),
@@ -39,6 +39,7 @@ tables = Tables(
             ("significant", INT, "!significant ones"),
             ("smallest_p", FLOAT, "smallest p among them"),
             ("strongest", STRING, "the strongest significant component"),
+            ("verdict", STRING, "!equal up to storage rounding in one gauge, or changed"),
             ("label", STRING, "!decision: A, B or abstain"),
             (
                 "declared_change",
@@ -103,7 +104,7 @@ tables = Tables(
             (
                 "found",
                 STRING,
-                "!identity, gauge, balanced, or none where A and B do not correspond",
+                "!identity, gauge, rotation, balanced, or none where A and B do not correspond",
             ),
             (
                 "moved",

@@ -65,7 +65,7 @@ tables = Tables(
             ("share", FLOAT, "!dimension over parameters", "share"),
         ),
         "redundancy_jacobian": schema(
-            ("architecture", STRING, "!small model"),
+            ("architecture", STRING, "!small model; without gains, or trained, where it says so"),
             ("parameters", INT, "!columns of the Jacobian", "parameters"),
             ("sequences", INT, "!random inputs", "sequences"),
             ("rows", INT, "!random combinations of all outputs", "rows"),
@@ -114,6 +114,32 @@ tables = Tables(
                 "!whether the rank is decided, nullity equals explained, corrected equals "
                 "tangent_rank, and violation is at most 1e-6",
             ),
+        ),
+        "redundancy_hessian": schema(
+            ("architecture", STRING, "!small model, trained here"),
+            ("loss_before", FLOAT, "!mean loss at the random weights it starts from", "nats"),
+            ("loss", FLOAT, "!the same where L-BFGS stopped", "nats"),
+            ("gradient", FLOAT, "!norm of the gradient there"),
+            ("largest_eigenvalue", FLOAT, "!of the Hessian of the loss there, by size"),
+            (
+                "mean_eigenvalue",
+                FLOAT,
+                "!trace over parameters and largest_eigenvalue: how a random direction curves",
+            ),
+            ("direction", STRING, "!family of symmetries, or off the symmetries"),
+            ("directions", INT, "!unit vectors that were tried", "directions"),
+            (
+                "curvature",
+                FLOAT,
+                "!|t H t| over largest_eigenvalue: the largest along a family, the least off them",
+            ),
+            (
+                "orbit",
+                FLOAT,
+                "!|t H t + g c|, c the second derivative of the family's orbit: what the gradient "
+                "leaves of curvature is taken out; off the symmetries as curvature",
+            ),
+            ("symmetric", BOOL, "!whether the directions are a family's"),
         ),
         "redundancy_checks": schema(
             ("model", STRING, "!model id"),

@@ -221,6 +221,7 @@ def compare_summary(anatomy: Anatomy, found: Comparison) -> list[str]:
     lines = [
         f"{anatomy.architecture}: {len(changed)} of {len(rows)} tensors differ from A to B.",
         gauge_line(found.alignment),
+        *equality_lines(found.decision),
         f"{len(significant)} of {tests} tests find more structure in it than in random changes of "
         "that size (5 % for all of them together)."
         + (
@@ -250,6 +251,13 @@ def compare_summary(anatomy: Anatomy, found: Comparison) -> list[str]:
     ]
 
 
+def equality_lines(decision: Mapping[str, Any]) -> list[str]:
+    """That A and B are equal up to rounding, where they are."""
+    if decision["verdict"] == "changed":
+        return []
+    return ["In one gauge A and B are equal up to storage rounding: one function in two copies."]
+
+
 def aligned_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """By tensor its share in the squared difference of all, with the gauge taken out where it was
     looked for.
@@ -274,7 +282,8 @@ def gauge_line(alignment: Sequence[Mapping[str, Any]]) -> str:
     said = []
     for group, kinds in groups.items():
         # balanced: a choice among equals, made on both sides
-        moved, none = kinds.count("gauge"), kinds.count("none")
+        moved = kinds.count("gauge") + kinds.count("rotation")
+        none = kinds.count("none")
         if moved or none:
             said.append(
                 f"{group}: {moved} of {len(kinds)} renumbered"

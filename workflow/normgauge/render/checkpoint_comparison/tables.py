@@ -51,6 +51,7 @@ def _summary(inventory: Path, alignment: Path, nulls: Path, decision: Path) -> R
         "significant": sum(row["significant"] for row in tests),
         "smallest_p": min((row["p"] for row in tests), default=None),
         "strongest": component(tests[0]) if tests and tests[0]["significant"] else None,
+        "verdict": decided["verdict"],
         "label": decided["label"],
         **{
             f"declared_{name}": (decided["declared"] or {}).get(name)

@@ -80,7 +80,47 @@ def _tangents(rows: Rows) -> Iterator[Reading]:
         yield Reading(row["architecture"], row["smallest_nonzero"], LEFT_ALONE, row["violation"])
 
 
+def _along(rows: Rows) -> Iterator[Reading]:
+    """The Hessian along the families; a direction that is none would curve as those off them do."""
+    for row in rows:
+        if row["symmetric"]:
+            what = f"{row['architecture']}, {row['direction']}"
+            yield Reading(what, row["mean_eigenvalue"], LEFT_ALONE, row["orbit"])
+
+
+def _off(rows: Rows) -> Iterator[Reading]:
+    """The Hessian off the families: its mean eigenvalue over the largest is far above rounding."""
+    for row in rows:
+        if not row["symmetric"]:
+            expected = row["mean_eigenvalue"]
+            yield Reading(row["architecture"], expected, LEFT_ALONE, row["curvature"])
+
+
 CONTROLS = (
+    Control(
+        STUDY,
+        "Hessian along the symmetries",
+        "redundancy_hessian",
+        ("curvature", "orbit", "symmetric"),
+        "a direction that is no symmetry",
+        Must.NOT_SHOW,
+        "over the largest eigenvalue",
+        _along,
+        {},
+        1.0,
+    ),
+    Control(
+        STUDY,
+        "Hessian off the symmetries",
+        "redundancy_hessian",
+        ("curvature", "mean_eigenvalue", "symmetric"),
+        "a Hessian that is flat everywhere",
+        Must.SHOW,
+        "over the largest eigenvalue",
+        _off,
+        {},
+        1.0,
+    ),
     Control(
         STUDY,
         "changes that look like symmetries",
