@@ -19,7 +19,18 @@ from normgauge.exact_recovery.relay import Incoming
 from normgauge.schemas.exact_recovery import tables
 
 ROWS = 400
-KINDS = ("map", "certificates", "null", "stragglers", "falsifier", "margins", "hardest", "attack")
+KINDS = (
+    "map",
+    "certificates",
+    "null",
+    "stragglers",
+    "falsifier",
+    "margins",
+    "hardest",
+    "attack",
+    "minimum_norm",
+    "calls",
+)
 COSTS = {"seconds"}
 
 

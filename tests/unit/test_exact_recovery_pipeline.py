@@ -28,12 +28,11 @@ from normgauge.exact_recovery.closing import close_stragglers
 from normgauge.exact_recovery.compare import (
     attack_rows,
     compare,
-    falsifier_rows,
-    route_rows,
     straggler_rows,
     write_comparison,
 )
 from normgauge.exact_recovery.description import Description
+from normgauge.exact_recovery.evidence import falsifier_rows, route_rows
 from normgauge.exact_recovery.observe import observe, observe_columns
 from normgauge.provenance import import_closure, sha256_file
 from normgauge.render.exact_recovery.drawings import DRAWINGS
@@ -146,6 +145,8 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
         "margins",
         "hardest",
         "attack",
+        "minimum_norm",
+        "calls",
     )
     files = {kind: tmp_path / f"{kind}.parquet" for kind in kinds}
     write_comparison(checkpoint, {"model": "tiny", "revision": "seed32"}, output, files)
@@ -168,6 +169,20 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
         row["gain"] == checkpoint.tensors[gain_of(row["module"])][row["input"]]
         for row in everything["recovery_hardest"]
     )
+    # theorem 1: the outputs, and hardly a stored value; the place on the same line has all
+    for row in everything["recovery_minimum_norm"]:
+        assert max(row["distance"], row["place_distance"]) < 1e-14
+        assert row["matches"] < 0.05 * row["values"]
+        assert row["place_matches"] == row["values"]
+        assert row["moved"] > 1e-3
+    scored = [row for row in everything["recovery_map"] if row["stored_score"]]
+    assert {row["population"] for row in scored} == {"behind a LayerNorm"}
+    assert all(2**-31 < row["stored_score"] < 2**-26 for row in scored)
+    assert all(row["stored_log10_null"] < -200 for row in scored)
+    assert all(row["least_score"] <= row["score"] for row in scored)
+    calls = everything["recovery_calls"]
+    assert sum(row["wrong"] for row in calls if row["low"] >= 4) == 0
+    assert all(row["wrong"] <= row["values"] for row in calls)
     attacked = everything["recovery_attack"]
     assert {row["right"] for row in attacked} <= {None, True}
     assert all((row["right"] is None) == (row["survivors"] != 1) for row in attacked)

@@ -45,6 +45,8 @@ RECOVERY = (
     "exact_recovery_null",
     "exact_recovery_margins",
     "exact_recovery_columns",
+    "exact_recovery_minimum_norm",
+    "exact_recovery_calls",
 )
 NAMES = tuple(DRAWINGS)
 BUILDERS = {"table1": table1, "table2": table2, "trained_vs_random": trained_vs_random}
@@ -759,6 +761,27 @@ def recovered(folder: Path, checkpoints: int) -> dict[str, list[dict]]:
                 for number in range(50)
             ],
             "parts": [filled(schemas["recovery_parts"], part="decoder-1")],
+            "minimum_norm": [
+                filled(
+                    schemas["recovery_minimum_norm"],
+                    values=1000,
+                    matches=place,
+                    place_matches=1000,
+                    distance=1.3e-15 * (1 + place),
+                    place_distance=1.1e-15,
+                )
+            ],
+            "calls": [
+                filled(
+                    schemas["recovery_calls"],
+                    low=float(low),
+                    high=low + 1.0,
+                    values=100 if norms else 0,
+                    wrong=max(0, 30 - 10 * low) if norms else 0,
+                    expected=30 * 10.0**-low,
+                )
+                for low in range(8)
+            ],
             "certificates": [
                 filled(schemas["recovery_certificates"], candidates=9, survivors=1 + place)
             ],

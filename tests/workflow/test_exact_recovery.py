@@ -27,6 +27,8 @@ DRAWN = {
     "draw_recovery_calibration",
     "draw_recovery_trend",
     "draw_recovery_gains",
+    "draw_recovery_minimum_norm",
+    "draw_recovery_calls",
 }
 ONCE = dict.fromkeys({"tabulate_recovery", "draw_recovery", "draw_recovery_checks", *DRAWN}, 1)
 FOLDER = "results/gpt2-smoke/seed42"
@@ -170,6 +172,8 @@ def test_a_tiny_model_end_to_end(recovered: Project) -> None:
         "exact_recovery",
         "exact_recovery_map",
         "exact_recovery_parts",
+        "exact_recovery_minimum_norm",
+        "exact_recovery_calls",
         "exact_recovery_null",
         "exact_recovery_margins",
         "exact_recovery_columns",
@@ -189,6 +193,11 @@ def test_a_tiny_model_end_to_end(recovered: Project) -> None:
     ) == (0, 0, 0, 1)
     assert whole["control_matches"] == whole["falsifier_values"] > 0
     assert whole["attack_inside"] == whole["attacked"] > 0
+    assert whole["minimum_norm_matches"] < 0.2 * whole["minimum_norm_values"]
+    assert whole["minimum_norm_distance"] < 1e-13
+    routes = tables.read(recovered / f"{FOLDER}/exact_recovery/routes.parquet", "recovery_routes")
+    assert {("torch DEFAULT" in row["second_kernels"]) for row in routes} == {True}
+    assert all("Nehalem" in row["second_kernels"] for row in routes)
     assert whole["sha256_equal"] is (True if whole["recovered"] == whole["values"] else None)
     for name in (
         "map",
@@ -197,6 +206,8 @@ def test_a_tiny_model_end_to_end(recovered: Project) -> None:
         "null-calibration",
         "margin-against-n",
         "hardest-column",
+        "minimum-norm",
+        "wrong-roundings",
     ):
         assert (
             (recovered / f"figures/smoke/exact_recovery/{name}.pdf")

@@ -1,15 +1,30 @@
 RECOVERED = listed("exact_recovery", "models")
 BLOCK_JOBS = config["exact_recovery"]["block_jobs"]
+# read by torch, MKL and OpenBLAS when they load
+OTHER_KERNELS = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "OPENBLAS_CORETYPE": "Nehalem",
+}
 SECOND_ROUTE = [pair for pair in listed("exact_recovery", "second_route") if pair in RECOVERED]
 RECOVERY_TABLES = (
     "exact_recovery",
     "exact_recovery_map",
     "exact_recovery_parts",
+    "exact_recovery_minimum_norm",
+    "exact_recovery_calls",
     "exact_recovery_null",
     "exact_recovery_margins",
     "exact_recovery_columns",
 )
-RECOVERY_FIGURES = ("recovered-share", "null-calibration", "margin-against-n", "hardest-column")
+RECOVERY_FIGURES = (
+    "recovered-share",
+    "minimum-norm",
+    "null-calibration",
+    "wrong-roundings",
+    "margin-against-n",
+    "hardest-column",
+)
 COMPARED = (
     "map",
     "parts",
@@ -20,6 +35,8 @@ COMPARED = (
     "margins",
     "hardest",
     "attack",
+    "minimum_norm",
+    "calls",
 )
 # rule -> drawing, table, figure, and its name in the report
 RECOVERY_RESULTS = {
@@ -40,6 +57,18 @@ RECOVERY_RESULTS = {
         "exact_recovery_null",
         "null-calibration",
         "Rounding residuals at wrong places",
+    ),
+    "draw_recovery_minimum_norm": (
+        "exact_recovery_minimum_norm",
+        "exact_recovery_minimum_norm",
+        "minimum-norm",
+        "The minimum-norm fit gives the outputs and other weights",
+    ),
+    "draw_recovery_calls": (
+        "exact_recovery_calls",
+        "exact_recovery_calls",
+        "wrong-roundings",
+        "How often a value of small margin is wrong",
     ),
     "draw_exact_recovery": (
         "exact_recovery",
@@ -97,14 +126,17 @@ rule recover_weights:
     params:
         code=code_of("recover_weights.py"),
         entry=entry_part("config"),
-        rows=config["exact_recovery"]["rows"],
-        seed=config["exact_recovery"]["seed"],
+        rows=protocol("rows"),
+        seed=protocol("seed"),
+        published=protocol("published"),
         arithmetic="torch",
+        kernels={},
     script:
         "../scripts/recover_weights.py"
 
 
-# The same with another BLAS, another LAPACK and one thread: the bits must not depend on them.
+# The same on what stands in for another machine, observations included: another BLAS, another LAPACK, the least kernels of each library that a processor
+# of this kind has, and one thread. The bits must not depend on them.
 use rule recover_weights as recover_weights_again with:
     output:
         temp(directory("results/{model}/{revision}/exact_recovery/second-route")),
@@ -116,9 +148,11 @@ use rule recover_weights as recover_weights_again with:
     params:
         code=code_of("recover_weights.py"),
         entry=entry_part("config"),
-        rows=config["exact_recovery"]["rows"],
-        seed=config["exact_recovery"]["seed"],
+        rows=protocol("rows"),
+        seed=protocol("seed"),
+        published=protocol("published"),
         arithmetic="scipy",
+        kernels=OTHER_KERNELS,
 
 
 # The same by jobs, for the models under `exact_recovery.block_jobs`: a part is observed after the one before, solved beside the others, and the run goes
@@ -146,8 +180,9 @@ rule observe_part:
     params:
         code=code_of("observe_part.py"),
         entry=entry_part("config"),
-        rows=config["exact_recovery"]["rows"],
-        seed=config["exact_recovery"]["seed"],
+        rows=protocol("rows"),
+        seed=protocol("seed"),
+        published=protocol("published"),
         parts=lambda wildcards: BLOCK_JOBS[wildcards.model],
     script:
         "../scripts/observe_part.py"
@@ -241,10 +276,11 @@ rule close_stragglers:
     params:
         code=code_of("close_stragglers.py"),
         entry=entry_part("config"),
-        rows=config["exact_recovery"]["rows"],
-        seed=config["exact_recovery"]["seed"] + 1,
-        outputs=config["exact_recovery"]["fresh_outputs"],
-        chunks=config["exact_recovery"]["most_chunks"],
+        rows=protocol("rows"),
+        seed=protocol("seed"),
+        published=protocol("published"),
+        outputs=protocol("fresh_outputs"),
+        chunks=protocol("most_chunks"),
     script:
         "../scripts/close_stragglers.py"
 

@@ -197,6 +197,27 @@ def twin_files(kind):
     ]
 
 
+# of the published protocol of exact recovery, with the ids that it draws; fresh chunks take the seeds that follow
+PUBLISHED_PROTOCOL = {
+    "published": True,
+    "rows": 8192,
+    "seed": 32,
+    "fresh_outputs": "float64",
+    "most_chunks": 27,
+}
+
+
+def protocol(key):
+    """A params function: a setting of exact recovery, for a model under `published_protocol` the published one."""
+
+    def setting(wildcards):
+        settings = {"published": False, **config["exact_recovery"]}
+        is_published = wildcards.model in config["exact_recovery"]["published_protocol"]
+        return (PUBLISHED_PROTOCOL if is_published else settings)[key]
+
+    return setting
+
+
 def relay_before(wildcards):
     """The relay of the part before this one, of a model that is recovered by jobs; the first has none."""
     before = int(wildcards.part) - 1

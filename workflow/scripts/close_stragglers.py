@@ -13,6 +13,5 @@ with reporting(snakemake):
     params, given = snakemake.params, snakemake.input
     checkpoint = open_checkpoint(given.checkpoint, params.entry.get("config"))
     places = Path(given.solution), Path(snakemake.output[0])
-    close_stragglers(
-        checkpoint, *places, params.rows, params.seed, Protocol(params.outputs, params.chunks)
-    )
+    protocol = Protocol(params.outputs, params.chunks)
+    close_stragglers(checkpoint, *places, params.rows, params.seed + 1, protocol, params.published)

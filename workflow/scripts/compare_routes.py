@@ -5,7 +5,8 @@ from _script import reporting
 with reporting(snakemake):
     from pathlib import Path
 
-    from normgauge.exact_recovery.compare import provenance, route_rows
+    from normgauge.exact_recovery.compare import provenance
+    from normgauge.exact_recovery.evidence import route_rows
     from normgauge.schemas.exact_recovery import tables
 
     given = snakemake.input

@@ -13,4 +13,5 @@ with reporting(snakemake):
     number, before = int(snakemake.wildcards.part), given.get("before")
     checkpoint = open_checkpoint(given.checkpoint, params.entry.get("config"))
     places = Path(output.observations), Path(before) if before else None, Path(output.relay)
-    observe_numbered(checkpoint, number, params.parts, places, params.rows, params.seed)
+    observed = params.rows, params.seed, params.published
+    observe_numbered(checkpoint, number, params.parts, places, *observed)

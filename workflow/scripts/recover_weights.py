@@ -2,9 +2,12 @@
 checkpoint.
 """
 
+import os
+
 from _script import reporting, set_arithmetic
 
 with reporting(snakemake):
+    os.environ.update(snakemake.params.kernels)  # before the libraries choose theirs
     from pathlib import Path
 
     from normgauge.checkpoints.opening import open_checkpoint
@@ -13,4 +16,5 @@ with reporting(snakemake):
     set_arithmetic(snakemake.threads)
     params, output = snakemake.params, Path(snakemake.output[0])
     checkpoint = open_checkpoint(snakemake.input.checkpoint, params.entry.get("config"))
-    recover_by_block(checkpoint, output, params.rows, params.seed, params.arithmetic)
+    observed = params.rows, params.seed, params.arithmetic, params.published
+    recover_by_block(checkpoint, output, *observed)

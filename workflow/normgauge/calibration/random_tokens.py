@@ -7,6 +7,7 @@ position occur.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,18 +23,61 @@ from normgauge.calibration.interfaces import (
 from normgauge.errors import InputError
 
 LENGTH = 8
+PUBLISHED_SEED, PUBLISHED_SHAPE, PUBLISHED_VOCABULARY = 32, (8, 1024), 50257
+PUBLISHED_SHA256 = "50c674a8d7a91b94"
+"""The digits that the exact-recovery paper prints, of its ids as little-endian int64."""
 POSITIONS_AT_ONCE = 1024
 SPEECH_FRAMES, SPEECH_SEQUENCES = 3000, 2
 
 
+def published_ids(seed: int = PUBLISHED_SEED) -> np.ndarray:
+    """(8, 1024) int64: the ids of the exact-recovery paper's protocol, those of `seed` 32 with the
+    sha256 that it prints.
+
+    Raises InputError when this numpy draws others.
+    """
+    ids = np.random.default_rng(seed).integers(0, PUBLISHED_VOCABULARY, PUBLISHED_SHAPE)
+    digest = hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest()
+    if seed == PUBLISHED_SEED and not digest.startswith(PUBLISHED_SHA256):
+        raise InputError(
+            f"published ids: sha256 {digest[:16]}, printed is {PUBLISHED_SHA256}; numpy "
+            f"{np.__version__} draws other numbers from the seed, use another version"
+        )
+    return ids
+
+
+def published_probes(config: Any, positions: int, seed: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Keyword arguments of forward passes of the published protocol, a sequence each: as many sets
+    of ids as hold `positions`, from `seed` on.
+
+    Raises InputError for a model that does not take these ids.
+    """
+    count, length = PUBLISHED_SHAPE
+    longest = maximum_length(config) or length
+    if interface_of(config) is not Interface.DECODER:
+        raise InputError(f"published protocol: a {config.model_type} model is no decoder of ids")
+    if vocabulary_size(config) < PUBLISHED_VOCABULARY or longest < length:
+        raise InputError(
+            f"published protocol: ids below {PUBLISHED_VOCABULARY} in sequences of {length}, the "
+            f"model takes ids below {vocabulary_size(config)} in sequences of {longest}; take it "
+            "out of exact_recovery.published_protocol"
+        )
+    for number in range(-(-positions // (count * length))):
+        for ids in published_ids(seed + number):
+            yield {"input_ids": torch.from_numpy(ids)[None]}
+
+
 def probes(
-    config: Any, positions: int, seed: int, cover: bool
+    config: Any, positions: int, seed: int, cover: bool, published: bool = False
 ) -> Iterator[dict[str, torch.Tensor]]:
     """Keyword arguments of forward passes with at least `positions` token positions in all.
 
-    `cover` begins with one sequence of every learned position. Raises InputError for a model that
-    does not take token ids or speech.
+    `cover` begins with one sequence of every learned position. `published` takes the sequences of
+    the published protocol. Raises InputError for a model that does not take token ids or speech.
     """
+    if published:
+        yield from published_probes(config, positions, seed)
+        return
     interface = interface_of(config)
     if interface not in (
         Interface.DECODER,

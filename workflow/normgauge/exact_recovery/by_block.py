@@ -21,11 +21,16 @@ from normgauge.provenance import LIBRARY
 
 
 def recover_by_block(
-    checkpoint: Checkpoint, output: Path, rows: int, seed: int, route: str = "torch"
+    checkpoint: Checkpoint,
+    output: Path,
+    rows: int,
+    seed: int,
+    route: str = "torch",
+    published: bool = False,
 ) -> None:
     """Write `output`, the solver's folder of a checkpoint observed on `rows` token positions.
 
-    The scratch space beside it is that of one part's observations, whatever the number of blocks.
+    published: on the sequences of the published protocol. The scratch space beside it is that of one part's observations, whatever the number of blocks.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as name:
@@ -34,7 +39,7 @@ def recover_by_block(
         observations = scratch / "observations"
         for part in parts_of(describe(checkpoint.config)):
             after = scratch / f"relay.{part.name}" if part.stack else None
-            observe(checkpoint, observations, rows, seed, part, before, after)
+            observe(checkpoint, observations, rows, seed, part, before, after, published)
             solutions.append(scratch / f"solution.{part.name}")
             solve_apart(observations, solutions[-1], route)
             shutil.rmtree(observations)
@@ -51,6 +56,7 @@ def observe_numbered(
     places: tuple[Path, Path | None, Path],
     rows: int,
     seed: int,
+    published: bool = False,
 ) -> None:
     """Observe one of the parts, counted from 1. places: for its observations, of the relay before
     it, and for the relay after it, which is an empty folder after the last part.
@@ -64,7 +70,8 @@ def observe_numbered(
             "(its blocks, and what lies outside of them); configure that number"
         )
     part, (observations, before, after) = parts[number - 1], places
-    observe(checkpoint, observations, rows, seed, part, before, after if part.stack else None)
+    relay = after if part.stack else None
+    observe(checkpoint, observations, rows, seed, part, before, relay, published)
     after.mkdir(exist_ok=True)
 
 

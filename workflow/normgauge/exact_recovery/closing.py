@@ -30,6 +30,7 @@ def close_stragglers(
     rows: int,
     seed: int,
     protocol: Protocol = DEFAULT,
+    published: bool = False,
 ) -> int:
     """Write `output`, the solver's folder `solution` with its stragglers decided as far as may be;
     returns the fresh chunks drawn.
@@ -37,7 +38,8 @@ def close_stragglers(
     A chunk is `rows` positions for the columns that still need them. As the noise falls with the
     root of their number, each round draws as many as all before it, up to MOST_AT_ONCE. `seed`: of
     the first chunk; others than that of the observations, or nothing is fresh.
-    `protocol`: which outputs decide, and when no more are drawn.
+    `protocol`: which outputs decide, and when no more are drawn. `published`: on sequences of the
+    published protocol.
     """
     model, chunks = None, 0
     with atomic_path(output) as temporary:
@@ -57,6 +59,7 @@ def close_stragglers(
                     seed + chunks,
                     columns,
                     protocol.observed,
+                    published,
                 )
                 options = {
                     "--chunks": count,

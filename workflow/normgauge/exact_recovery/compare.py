@@ -11,14 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 
 from normgauge.anatomy import describe
-from normgauge.anatomy.lookup import holder
 from normgauge.anatomy.structure import Anatomy
 from normgauge.checkpoints.opening import Checkpoint
+from normgauge.exact_recovery.evidence import (
+    call_rows,
+    falsifier_rows,
+    minimum_norm_rows,
+    same_bits,
+)
 from normgauge.exact_recovery.parts import WHOLE, part_of
+from normgauge.exact_recovery.stored_places import stored_scores
 from normgauge.provenance import execution_environment
 from normgauge.schemas.exact_recovery import tables
 
@@ -44,7 +49,7 @@ def write_comparison(
     anatomy, recovered = describe(checkpoint.config), compare(checkpoint, folder)
     in_order = _Order(anatomy)
     rows = {
-        "map": recovered,
+        "map": _with_stored_scores(recovered, stored_scores(checkpoint, anatomy)),
         "parts": part_rows(recovered, folder),
         "certificates": in_order(certificate_rows(folder)),
         "null": null_rows(folder),
@@ -53,9 +58,18 @@ def write_comparison(
         "margins": in_order(margin_rows(folder)),
         "hardest": hardest_rows(folder),
         "attack": attack_rows(checkpoint, folder),
+        "minimum_norm": in_order(minimum_norm_rows(checkpoint, anatomy, folder)),
+        "calls": call_rows(checkpoint, anatomy, folder),
     }
     for kind, path in outputs.items():
         tables.write(path, f"recovery_{kind}", rows[kind], metadata)
+
+
+def _with_stored_scores(
+    rows: list[dict[str, Any]], scores: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    nothing = {"stored_score": None, "stored_log10_null": None}
+    return [{**row, **scores.get(row["tensor"], nothing)} for row in rows]
 
 
 class _Order:
@@ -120,44 +134,6 @@ def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
                 "min_margin": margin if math.isfinite(margin) else None,
             }
         )
-    return rows
-
-
-def falsifier_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_falsifier`: how many stored values the same procedure gives on the
-    true and on permuted rows.
-
-    Compared are those that are not zero and that the true rows decide.
-    """
-    report, guesses = (
-        json.loads((folder / "report.json").read_text(encoding="utf-8")),
-        load_file(folder / "falsified.safetensors"),
-    )
-    maps = {item.module: item for item in anatomy.maps}
-    rows = []
-    for module, found in report["falsified"].items():
-        item = maps[module]
-        weight = checkpoint.tensors[holder(anatomy, item.weight)]
-        pairings = {name: guesses[f"{module}.{name}"] for name in ("true", "permuted")}
-        stored = (weight if item.input_axis == 0 else weight.T)[:, : pairings["true"].shape[1]]
-        counted = (stored != 0) & guesses[f"{module}.decided"]
-        matches = {
-            name: int((same_bits(guess.to(stored.dtype), stored) & counted).sum())
-            for name, guess in pairings.items()
-        }
-        # the values of one column against the stored ones of the next: what a coarse grid lets
-        # coincide
-        chance = int(
-            (
-                same_bits(pairings["permuted"].roll(1, dims=1).to(stored.dtype), stored) & counted
-            ).sum()
-        )
-        given = {
-            "matches": matches["permuted"],
-            "chance_matches": chance,
-            "true_matches": matches["true"],
-        }
-        rows.append({"module": module, "values": int(counted.sum()), **given, **found})
     return rows
 
 
@@ -273,25 +249,3 @@ def _holds_the_truth(checkpoint: Checkpoint, sides: list[dict[str, Any]], featur
         <= side["high"][feature]
         for side in sides
     )
-
-
-def route_rows(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Rows of schema `recovery_routes`: two solvers' output folders, made of the same observations
-    by different arithmetic.
-    """
-    values = [load_file(folder / "recovered.safetensors") for folder in (first, second)]
-    claimed = [load_file(folder / "claimed.safetensors") for folder in (first, second)]
-    rows = []
-    for name in values[0]:
-        both = claimed[0][name] & claimed[1][name]
-        different = both & ~same_bits(values[0][name], values[1][name])
-        one = claimed[0][name] ^ claimed[1][name]
-        counts = {"both": int(both.sum()), "different": int(different.sum()), "one": int(one.sum())}
-        rows.append({"tensor": name, "values": both.numel(), **counts})
-    return rows
-
-
-def same_bits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Elementwise equality of the stored bits, signed zeros and NaN included."""
-    integers = {2: torch.int16, 4: torch.int32}[first.element_size()]
-    return first.contiguous().view(integers) == second.contiguous().view(integers)

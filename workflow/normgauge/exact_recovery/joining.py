@@ -17,7 +17,7 @@ from normgauge.exact_recovery.description import Description
 from normgauge.exact_recovery.report import NULL
 from normgauge.provenance import atomic_path
 
-TENSORS = ("recovered", "claimed", "falsified")
+TENSORS = ("recovered", "claimed", "falsified", "calls")
 ATTACKED = "attacked.safetensors"
 
 
@@ -93,10 +93,14 @@ def _report(reports: Sequence[Mapping[str, Any]], residuals: np.ndarray) -> dict
     left_out = sum(report["null"]["left_out"] for report in reports)
     return {
         "tensors": list(tensors.values()),
-        "falsified": {key: row for report in reports for key, row in report["falsified"].items()},
+        **{
+            name: {key: row for report in reports for key, row in report[name].items()}
+            for name in ("falsified", "minimum_norms")
+        },
         "certificates": [row for report in reports for row in report["certificates"]],
         "null": certificate.null_summary([residuals], left_out),
         "embedding_attack": attacks[0] if attacks else None,
         "hardest": min(studies, key=lambda study: study["margin"], default=None),
+        "kernels": reports[0]["kernels"],
         "parts": [row for report in reports for row in report["parts"]],
     }

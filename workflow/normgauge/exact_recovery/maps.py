@@ -12,6 +12,7 @@ import numpy as np
 from normgauge.errors import InputError
 from normgauge.exact_recovery import gauge_line, lattice
 from normgauge.exact_recovery.arithmetic import Arithmetic
+from normgauge.exact_recovery.calls import Calls
 from normgauge.exact_recovery.gauge_line import GaugeLine
 from normgauge.exact_recovery.grids import Grid
 from normgauge.exact_recovery.least_squares import (
@@ -44,7 +45,9 @@ class Recovered:
         columns. margins: (n, k), 0 there.
     argument: the argument used. gauge_dimension: directions per column that the observations do not
     see. null_rank: of the design [X, 1]; null_cosine: of the measured null vector with (1/g, -C).
-    reason: why columns are undetermined, or None.
+    reason: why columns are undetermined, or None. score, least_score: the largest and the smallest
+    over columns of the worst rounding residual, in ulp. extended: columns that were fitted again in
+    extended precision. calls: what the joint fit left with small margins.
     solved: what certificates start from, for maps behind a LayerNorm; None for others.
     """
 
@@ -60,6 +63,9 @@ class Recovered:
     score: float | None = None
     log10_null: float | None = None
     solved: Solved | None = None
+    least_score: float | None = None
+    extended: int = 0
+    calls: Calls | None = None
 
     @property
     def undetermined(self) -> np.ndarray:
@@ -221,6 +227,8 @@ def by_rounding(solution: Solution, grid: Grid) -> Recovered:
         0,
         reason=_off_grid(solution, placed.on_grid, grid),
         score=float(placed.score.max()),
+        least_score=float(placed.score.min()),
+        calls=Calls.of(np.where(lost, np.nan, values), margins, noise, grid),
     )
 
 
@@ -292,8 +300,9 @@ def placed_on_line(
     if not intercept:
         lost |= np.abs(placed.moved[-1]) > gauge_line.ACCEPTED_DEVIATIONS * placed.noise[-1]
         kept = slice(-1)
+    found_values = np.where(lost, np.nan, placed.values)[kept]
     return Recovered(
-        np.where(lost, np.nan, placed.values)[kept],
+        found_values,
         np.where(lost, 0.0, margins)[kept],
         "gauge line and lattice",
         int(lost.any()),
@@ -305,6 +314,8 @@ def placed_on_line(
         None if lost.all() else float(placed.score[~lost].max()),
         None if lost.all() else float(log10_null[~lost].max()),
         Solved(line, values, noise, replace(found, alpha=alpha, alpha_noise=alpha_noise)),
+        None if lost.all() else float(placed.score[~lost].min()),
+        calls=Calls.of(found_values, margins[kept], placed.noise[kept], grid),
     )
 
 

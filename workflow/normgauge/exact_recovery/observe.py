@@ -44,12 +44,14 @@ def observe(
     part: Part | None = None,
     before: Path | None = None,
     after: Path | None = None,
+    published: bool = False,
 ) -> None:
     """Fill `folder` (atomically) with the observations of a checkpoint on `rows` random token
     positions, and their description; of a part of it where one is given.
 
     `before`: the relay of the parts before this one; `after`: where to write the relay for those
-    that follow a block. `cost.json` says what it took.
+    that follow a block. `published`: on the sequences of the published protocol. `cost.json` says
+    what it took.
     """
     start = time.perf_counter()
     anatomy, part = describe(checkpoint.config), part or whole()
@@ -68,7 +70,7 @@ def observe(
             if relayed.stack == part.stack:
                 done = done[: part.number - 1]
             stack.callback(relayed.replace(model, done, lambda: hooks.batch, hooks.normalised))
-        _run(checkpoint.config, model, hooks, rows, seed)
+        _run(checkpoint.config, model, hooks, rows, seed, published)
         hooks.description(checkpoint).write(temporary)
         if after and outgoing:
             with atomic_path(after) as relay:
@@ -82,12 +84,14 @@ def observe(
         (temporary / COST).write_text(json.dumps(cost) + "\n", encoding="utf-8")
 
 
-def _run(config: Any, model: nn.Module, hooks: Hooks, rows: int, seed: int) -> None:
+def _run(
+    config: Any, model: nn.Module, hooks: Hooks, rows: int, seed: int, published: bool
+) -> None:
     """The forward passes, and for the sums of embeddings those of every token."""
     progress = Progress(rows, f"observe {hooks.part.name}")
     # else one sequence of full length would cost a square of it for nothing
     learns_positions = len(set(tables_of(hooks.anatomy).values())) > 1
-    for inputs in probes(config, rows, seed, cover=learns_positions):
+    for inputs in probes(config, rows, seed, learns_positions, published):
         hooks.shape = inputs[
             "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
         ].shape
@@ -124,6 +128,7 @@ def observe_columns(
     seed: int,
     columns: Mapping[str, list[int]],
     outputs: Sequence[str],
+    published: bool = False,
 ) -> None:
     """Fresh observations of some output columns of some maps, by module: arrays `{module}.inputs`
     and `{module}.{kind}` for each kind of `outputs` (of `stragglers.OUTPUTS`).
@@ -151,7 +156,7 @@ def observe_columns(
                     raise AllSeenError
 
             stack.callback(model.get_submodule(name).register_forward_hook(record).remove)
-        for inputs in probes(config, rows, seed, cover=False):
+        for inputs in probes(config, rows, seed, False, published):
             waiting = set(columns)
             with suppress(AllSeenError):  # the rest of the forward pass is not needed
                 model(**inputs)

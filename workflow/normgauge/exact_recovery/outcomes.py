@@ -33,7 +33,8 @@ class Results:
 
     `outcomes`: by stored tensor. `falsified`, `falsifications`: what rows in another order give, by
     module, as arrays and as rows. `sieved`: the parts of the model with a column that was tried in
-    full. `pending`, `evidence`: the stragglers, for the second stage.
+    full. `calls`: what the joint fits left with small margins, as arrays. `minimum_norms`: what the
+    minimum-norm fits do, by module. `pending`, `evidence`: the stragglers, for the second stage.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -45,6 +46,8 @@ class Results:
     null_left_out: int = 0
     pending: list[dict[str, Any]] = field(default_factory=list)
     evidence: dict[str, np.ndarray] = field(default_factory=dict)
+    calls: dict[str, np.ndarray] = field(default_factory=dict)
+    minimum_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
     attack: Attack | None = None
     hardest: Hardest | None = None
     hardest_study: dict[str, Any] | None = None
@@ -59,7 +62,10 @@ def row(population: str, argument: str, **known: Any) -> dict[str, Any]:
         "relative_residual",
         "draws",
         "score",
+        "least_score",
         "log10_null",
+        "extended",
+        "nonpositive",
         "reason",
     )
     return {

@@ -18,8 +18,9 @@ from normgauge.exact_recovery.attack import Attack
 from normgauge.exact_recovery.description import Description
 from normgauge.exact_recovery.outcomes import Outcome, Results
 from normgauge.exact_recovery.stragglers import REQUIRED_MARGIN
-from normgauge.provenance import atomic_path
+from normgauge.provenance import atomic_path, execution_environment
 
+CALLS = "calls.safetensors"
 NULL = "null.safetensors"
 """The residuals at wrong places, one by one: the test of all parts' takes them together."""
 
@@ -49,6 +50,7 @@ def write(
             encoding="utf-8",
         )
         description.write(temporary)
+        _save(results.calls, temporary / CALLS)
         _save({"residuals": _joined(results.null_residuals)}, temporary / NULL)
         if results.attack:
             reached = {"rows": results.attack.rows, "values": results.attack.values}
@@ -72,12 +74,20 @@ def _report(results: Results) -> dict[str, Any]:
     return {
         "tensors": [_tensor_row(name, outcome) for name, outcome in results.outcomes.items()],
         "falsified": results.falsifications,
+        "minimum_norms": results.minimum_norms,
         "certificates": results.certificates,
         "null": certificate.null_summary(results.null_residuals, results.null_left_out),
         "stragglers": results.pending,
         "embedding_attack": _attack_report(results.attack),
         "hardest": results.hardest_study,
+        "kernels": kernels(),
     }
+
+
+def kernels() -> str:
+    """Which processor kernels the arithmetic of this process uses."""
+    environment = execution_environment()
+    return f"torch {environment['torch_cpu_capability']}; {environment['blas']}"
 
 
 def _tensor_row(name: str, outcome: Outcome) -> dict[str, Any]:

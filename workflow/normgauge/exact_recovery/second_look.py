@@ -56,7 +56,7 @@ def settle(
     ).any(axis=0)
     if not doubtful.any():
         return recovered, []
-    first = recovered.margins
+    first, recovered = recovered.margins, replace(recovered, extended=int(doubtful.sum()))
     recovered = _sharpened(
         design, recovered, np.flatnonzero(doubtful), outputs, intercept, grid, arithmetic
     )

@@ -16,7 +16,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from normgauge.errors import InputError
 from normgauge.exact_recovery import embeddings, grids, hardest, maps, norm_parameters, trials
 from normgauge.exact_recovery.arithmetic import Arithmetic, arithmetic
 from normgauge.exact_recovery.attack import attack
+from normgauge.exact_recovery.calls import joined
 from normgauge.exact_recovery.cost import of_part
 from normgauge.exact_recovery.description import Description, ObservedMap, ObservedNorm
 from normgauge.exact_recovery.least_squares import distinct_rows, row_digests
@@ -111,6 +112,7 @@ class Solver:
             known = {
                 "norm": norm.name,
                 "relative_residual": residual,
+                "nonpositive": int((rounded + offset <= 0).sum()) if name == norm.gain else None,
                 "seconds": seconds,
                 "reason": reason,
             }
@@ -145,11 +147,14 @@ class Solver:
     def _solve_columns(self, columns: Columns, design: Design, inputs: np.ndarray) -> Recovered:
         item, outputs, grid, results = columns.item, columns.outputs, columns.grid, self.results
         part = maps.recover(design, [outputs], [columns.intercept], grid, self.route, self.seed)[0]
+        if part.calls:
+            part = replace(part, calls=part.calls.shifted(columns.first))
         results.hardest = hardest.harder(results.hardest, item, part, columns.first)
         part, looks = settle(design, part, inputs, outputs, columns.intercept, grid, self.route)
         part = trials.certified(columns, part, results)
         if columns.first == 0 and not design.factors.null_rank:
             trials.falsify(columns, design, self.route, results)
+            trials.show_minimum_norm(columns, part, inputs, self.route, results)
         open_looks = [look for look in looks if not part.undetermined[look.straggler.column]]
         trials.keep_stragglers(columns, open_looks, results)
         return part
@@ -201,6 +206,7 @@ class Solver:
         )
         first, width = parts[0], item.inputs.width
         scores = [part.score for part in parts if part.score is not None]
+        least = [part.least_score for part in parts if part.least_score is not None]
         nulls = [part.log10_null for part in parts if part.log10_null is not None]
         known = {
             "gauge_dimension": max(part.gauge_dimension for part in parts),
@@ -210,11 +216,15 @@ class Solver:
             "relative_residual": max(part.relative_residual for part in parts),
             "draws": max(part.draws for part in parts),
             "score": max(scores, default=None),
+            "least_score": min(least, default=None),
+            "extended": sum(part.extended for part in parts),
             "log10_null": max(nulls, default=None),
             "reason": next((part.reason for part in parts if part.reason), None),
             "seconds": seconds,
         }
         kept = row(self._population(item), first.argument, **known)
+        if calls := [part.calls for part in parts if part.calls]:
+            self.results.calls |= joined(calls).arrays(item.module)
         weight, weight_margins = values[:width], margins[:width]
         if not item.input_first:
             weight, weight_margins = weight.T, weight_margins.T
@@ -222,7 +232,7 @@ class Solver:
         self.results.outcomes[named(item.weight)] = Outcome(weight, weight_margins, kept)
         if item.bias:
             self.results.outcomes[named(item.bias)] = Outcome(
-                values[width], margins[width], {**kept, "seconds": 0.0}
+                values[width], margins[width], {**kept, "seconds": 0.0, "extended": None}
             )
 
     def _solve_tables(self) -> None:

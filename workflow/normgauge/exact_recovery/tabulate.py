@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scipy import stats
+
 from normgauge.exact_recovery.stragglers import REQUIRED_MARGIN
 from normgauge.schemas.exact_recovery import tables
 from normgauge.tables import read_metadata
@@ -32,6 +34,8 @@ def write_tables(
     results = {
         "exact_recovery_map": _joined(files["map"]),
         "exact_recovery_parts": _joined(files["parts"]),
+        "exact_recovery_minimum_norm": _joined(files["minimum_norm"]),
+        "exact_recovery_calls": _joined(files["calls"]),
         "exact_recovery_null": _with_score(_joined(files["null"]), _joined(files["map"])),
         "exact_recovery_margins": _joined(files["margins"]),
         "exact_recovery_columns": _joined(files["hardest"]),
@@ -112,6 +116,8 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
         for row in evidence["assembly"]
     ]
     routes = evidence.get("routes")
+    reached = sum(bool(row["right"]) for row in evidence["attack"])
+    fits = evidence["minimum_norm"]
     return {
         "certificates": sum(row["candidates"] > 1 for row in evidence["certificates"]),
         "most_survivors": max((row["survivors"] for row in evidence["certificates"]), default=None),
@@ -129,10 +135,46 @@ def _checks(evidence: Mapping[str, Rows]) -> Row:
         "attack_survivors": statistics.median_low(survivors)
         if (survivors := [row["survivors"] for row in evidence["attack"]])
         else None,
-        "attack_reached": sum(bool(row["right"]) for row in evidence["attack"]),
+        "attack_reached": reached,
         "attack_values": sum(row["rows"] for row in evidence["attack"] if row["right"]),
+        **_rate(reached, len(evidence["attack"])),
+        "nonpositive_gains": sum(row["nonpositive"] or 0 for row in evidence["map"]),
+        **_hardest(evidence["hardest"]),
+        "extended": sum(row["extended"] or 0 for row in evidence["map"]),
+        "second_extended": None
+        if routes is None
+        else sum(row["second_extended"] or 0 for row in routes),
+        "minimum_norm_values": sum(row["values"] for row in fits),
+        "minimum_norm_matches": sum(row["matches"] for row in fits),
+        "minimum_norm_distance": max((row["distance"] for row in fits), default=None),
         "sha256_equal": None if None in hashes else all(hashes),
         "route_differences": None if routes is None else sum(row["different"] for row in routes),
+    }
+
+
+def _rate(reached: int, attacked: int) -> Row:
+    """The share of features that the grid alone closes, in percent, with its 95 % interval."""
+    if not attacked:
+        return dict.fromkeys(("attack_share", "attack_low", "attack_high"))
+    interval = stats.binomtest(reached, attacked).proportion_ci(0.95, "exact")
+    return {
+        "attack_share": 100 * reached / attacked,
+        "attack_low": 100 * float(interval.low),
+        "attack_high": 100 * float(interval.high),
+    }
+
+
+def _hardest(rows: Rows) -> Row:
+    """Where the gain before the hardest column's least certain weight stands among its inputs'."""
+    decided = [row for row in rows if row["margin"] > 0 and row["gain"] and row["weight"]]
+    if not decided:
+        return {"hardest_rank": None, "hardest_ratio": None}
+    least = min(decided, key=lambda row: row["margin"])
+    sizes = [1 / abs(row["gain"]) for row in rows if row["gain"]]
+    own = 1 / abs(least["gain"])
+    return {
+        "hardest_rank": 1 + sum(size > own for size in sizes),
+        "hardest_ratio": own / statistics.median(sizes),
     }
 
 

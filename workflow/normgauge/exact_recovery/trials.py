@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normgauge.exact_recovery import certificate, falsifier
+from normgauge.exact_recovery import certificate, falsifier, minimum_norm
 from normgauge.exact_recovery.arithmetic import Arithmetic
 from normgauge.exact_recovery.description import ObservedMap
 from normgauge.exact_recovery.grids import Grid
@@ -113,6 +113,33 @@ def falsify(columns: Columns, design: Design, route: Arithmetic, results: Result
         "residual_ratio": found.residual_ratio,
         "true_score": found.true_score,
         "permuted_score": found.permuted_score,
+    }
+
+
+def show_minimum_norm(
+    columns: Columns, part: Recovered, inputs: np.ndarray, route: Arithmetic, results: Results
+) -> None:
+    """Keep what the minimum-norm fit of the run's first columns gives, behind a LayerNorm."""
+    if part.solved is None:
+        return
+    count, places = FALSIFIED_COLUMNS, part.values[:, :FALSIFIED_COLUMNS]
+    if not columns.intercept:
+        places = np.vstack([places, np.zeros((1, places.shape[1]))])
+    found = minimum_norm.fit(
+        part.solved.line,
+        part.solved.values[:, :count],
+        places,
+        inputs,
+        np.ascontiguousarray(columns.outputs[:, :count]),
+        columns.grid,
+        route,
+    )
+    module = columns.item.module
+    results.falsified[f"{module}.minimum_norm"] = found.values[: columns.item.inputs.width]
+    results.minimum_norms[module] = {
+        "distance": found.distance,
+        "place_distance": found.place_distance,
+        "moved": found.moved,
     }
 
 

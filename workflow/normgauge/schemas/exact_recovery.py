@@ -53,7 +53,33 @@ _RECOVERY_MAP = (
         "largest residual deviation of an output over its root mean square",
     ),
     ("draws", INT, "lattices that the search took", "lattices"),
-    ("score", FLOAT, "worst rounding residual over the well determined coordinates", "ulp"),
+    (
+        "score",
+        FLOAT,
+        "worst rounding residual over the well determined coordinates, the largest over columns",
+        "ulp",
+    ),
+    ("least_score", FLOAT, "the smallest over columns", "ulp"),
+    (
+        "stored_score",
+        FLOAT,
+        "worst rounding residual of the stored columns at their own alpha, pivot moved to zero and "
+        "back: what float64 leaves",
+        "ulp",
+    ),
+    (
+        "stored_log10_null",
+        FLOAT,
+        "log10 of the chance that a wrong place scores as well as the stored one on every "
+        "coordinate: coordinates times log10(2 score)",
+    ),
+    (
+        "extended",
+        INT,
+        "columns that were fitted again on residuals in extended precision",
+        "columns",
+    ),
+    ("nonpositive", INT, "of a norm's gains, those that are zero or negative", "values"),
     (
         "log10_null",
         FLOAT,
@@ -197,6 +223,31 @@ _EXACT_RECOVERY = (
         "features",
     ),
     ("attack_values", INT, "values that these hold in the rows that occurred", "values"),
+    ("attack_share", FLOAT, "share of the attacked features that is reached", "%"),
+    ("attack_low", FLOAT, "lower end of its 95 % interval (Clopper and Pearson)", "%"),
+    ("attack_high", FLOAT, "upper end", "%"),
+    ("nonpositive_gains", INT, "gains of norms that are zero or negative", "values"),
+    (
+        "hardest_rank",
+        INT,
+        "of the hardest column's weight of least margin: the rank of its 1/|gain| among the inputs",
+    ),
+    ("hardest_ratio", FLOAT, "that 1/|gain| over the median of the inputs"),
+    (
+        "extended",
+        INT,
+        "columns that were fitted again on residuals in extended precision",
+        "columns",
+    ),
+    (
+        "second_extended",
+        INT,
+        "the same on the second arithmetic route; null where one was run",
+        "columns",
+    ),
+    ("minimum_norm_values", INT, "stored values that the minimum-norm fit was tried on", "values"),
+    ("minimum_norm_matches", INT, "of these, given by it", "values"),
+    ("minimum_norm_distance", FLOAT, "largest deviation of its outputs, over their size"),
     (
         "sha256_equal",
         BOOL,
@@ -225,6 +276,30 @@ _RECOVERY_PARTS = (
     ("solve_mb", FLOAT, "!most memory that the solver's process held", "MB"),
 )
 
+_RECOVERY_MINIMUM_NORM = (
+    ("module", STRING, "!linear module behind a LayerNorm, its first columns"),
+    ("norm", STRING, "!the norm whose output it reads"),
+    ("values", INT, "!stored values of these columns", "values"),
+    ("matches", INT, "!of these, given by the minimum-norm fit, rounded to the grid", "values"),
+    ("place_matches", INT, "!of these, given by the recovered places: the control", "values"),
+    (
+        "distance",
+        FLOAT,
+        "!largest deviation of the minimum-norm fit's outputs from the observed ones, over their "
+        "size",
+    ),
+    ("place_distance", FLOAT, "the same of the recovered places; null where none was found"),
+    ("moved", FLOAT, "median size of what separates the two, over that of the recovered column"),
+)
+
+_RECOVERY_CALLS = (
+    ("low", FLOAT, "!lower end of the bin of a value's margin in its joint fit", "noises"),
+    ("high", FLOAT, "!upper end", "noises"),
+    ("values", INT, "!values in the bin, other than zero", "values"),
+    ("wrong", INT, "!of these, rounded to another value than the stored one", "values"),
+    ("expected", FLOAT, "!how many Gaussian noise of the stated size would make wrong", "values"),
+)
+
 _CHECKPOINT = (
     ("model", STRING, "!model id"),
     ("revision", STRING, "!revision"),
@@ -234,6 +309,8 @@ tables = Tables(
     {
         "recovery_map": schema(*_RECOVERY_MAP),
         "recovery_parts": schema(*_RECOVERY_PARTS),
+        "recovery_minimum_norm": schema(*_RECOVERY_MINIMUM_NORM),
+        "recovery_calls": schema(*_RECOVERY_CALLS),
         "recovery_certificates": schema(
             ("module", STRING, "!linear module"),
             ("column", INT, "!output column"),
@@ -331,6 +408,10 @@ tables = Tables(
             ("both", INT, "!values that both routes claim", "values"),
             ("different", INT, "!values that both claim and whose bits differ", "values"),
             ("one", INT, "!values that only one of them claims", "values"),
+            ("extended", INT, "columns fitted again in extended precision on the first", "columns"),
+            ("second_extended", INT, "the same on the second", "columns"),
+            ("kernels", STRING, "!processor kernels of the first"),
+            ("second_kernels", STRING, "!of the second"),
         ),
         "recovery_assembly": schema(
             ("file", STRING, "!file of the checkpoint"),
@@ -346,6 +427,8 @@ tables = Tables(
         "exact_recovery_map": schema(*_CHECKPOINT, *_RECOVERY_MAP),
         "exact_recovery": schema(*_CHECKPOINT, *_EXACT_RECOVERY),
         "exact_recovery_parts": schema(*_CHECKPOINT, *_RECOVERY_PARTS),
+        "exact_recovery_minimum_norm": schema(*_CHECKPOINT, *_RECOVERY_MINIMUM_NORM),
+        "exact_recovery_calls": schema(*_CHECKPOINT, *_RECOVERY_CALLS),
         "exact_recovery_margins": schema(*_CHECKPOINT, *_RECOVERY_MARGINS),
         "exact_recovery_columns": schema(*_CHECKPOINT, *_RECOVERY_HARDEST),
         "exact_recovery_null": schema(
