@@ -177,8 +177,8 @@ def test_rows_fit_their_schemas(gpt2, tmp_path):
         assert row["moved"] > 1e-3
     scored = [row for row in everything["recovery_map"] if row["stored_score"]]
     assert {row["population"] for row in scored} == {"behind a LayerNorm"}
-    assert all(2**-31 < row["stored_score"] < 2**-26 for row in scored)
-    assert all(row["stored_log10_null"] < -200 for row in scored)
+    assert all(2**-31 < row["stored_score"] < 1e-3 for row in scored)
+    assert all(row["stored_log10_null"] < -50 for row in scored)
     assert all(row["least_score"] <= row["score"] for row in scored)
     calls = everything["recovery_calls"]
     assert sum(row["wrong"] for row in calls if row["low"] >= 4) == 0

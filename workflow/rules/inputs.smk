@@ -211,9 +211,10 @@ def protocol(key):
     """A params function: a setting of exact recovery, for a model under `published_protocol` the published one."""
 
     def setting(wildcards):
-        settings = {"published": False, **config["exact_recovery"]}
-        is_published = wildcards.model in config["exact_recovery"]["published_protocol"]
-        return (PUBLISHED_PROTOCOL if is_published else settings)[key]
+        settings, model = config["exact_recovery"], wildcards.model
+        own = {"published": False, "rows": settings["rows_of"].get(model, settings["rows"])}
+        is_published = model in settings["published_protocol"]
+        return (PUBLISHED_PROTOCOL if is_published else {**settings, **own})[key]
 
     return setting
 

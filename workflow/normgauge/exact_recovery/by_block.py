@@ -30,7 +30,8 @@ def recover_by_block(
 ) -> None:
     """Write `output`, the solver's folder of a checkpoint observed on `rows` token positions.
 
-    published: on the sequences of the published protocol. The scratch space beside it is that of one part's observations, whatever the number of blocks.
+    published: on the sequences of the published protocol. The scratch space beside it is that of
+    one part's observations, whatever the number of blocks.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as name:
