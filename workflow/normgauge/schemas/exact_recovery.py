@@ -281,7 +281,7 @@ _RECOVERY_MINIMUM_NORM = (
     ("norm", STRING, "!the norm whose output it reads"),
     ("values", INT, "!stored values of these columns", "values"),
     ("matches", INT, "!of these, given by the minimum-norm fit, rounded to the grid", "values"),
-    ("place_matches", INT, "!of these, given by the recovered places: the control", "values"),
+    ("place_matches", INT, "!of these, given by the recovered places", "values"),
     (
         "distance",
         FLOAT,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from normgauge.render.axes import nothing
+from normgauge.render.axes import decades, nothing
 from normgauge.render.exact_recovery.looks import checkpoints_with_looks
 from normgauge.render.formats import count, number
 from normgauge.render.page import panel
 from normgauge.render.rows import Rows
+from normgauge.render.style import GREY
 
+_LEAST, _MOST, _PUBLISHED = 1e-17, 1e-12, 1e-13
 _NOTE = (
     "One mark for each map behind a LayerNorm, its first columns. Hollow: the minimum-norm fit; "
     "filled: the recovered place on the same "
     "line. Both give the observed outputs to rounding; the stored values are those of the second "
-    "alone (Theorem 1)."
+    "alone (Theorem 1). Grey: the published 1e-13."
 )
 
 
@@ -36,7 +40,7 @@ def minimum_norm(rows: Rows) -> Figure:
             (places, "place_distance", "place_matches", color),
         ):
             axes.scatter(
-                [max(row[distance], 1e-18) for row in chosen],
+                [max(row[distance], _LEAST) for row in chosen],
                 [100 * row[matches] / row["values"] for row in chosen],
                 s=12,
                 color=face,
@@ -46,8 +50,12 @@ def minimum_norm(rows: Rows) -> Figure:
                 zorder=3,
             )
     if rows:
-        axes.set(xscale="log", ylim=(0, 100), yticks=[0, 25, 50, 75, 100])
-        axes.set(xlabel="deviation of the outputs over their size", ylabel="stored values given, %")
+        distances = [row["distance"] for row in rows if row["distance"]]
+        limits = (_LEAST, max(_MOST, 10.0 ** math.ceil(math.log10(max(distances, default=_MOST)))))
+        axes.axvline(_PUBLISHED, color=GREY, linewidth=0.6, zorder=1)
+        axes.set(xscale="log", xlim=limits, ylim=(0, 100), yticks=[0, 25, 50, 75, 100])
+        axes.set(xticks=decades(limits), xlabel="deviation of the outputs over their size")
+        axes.set(ylabel="stored values given, %")
         axes.minorticks_off()
     else:
         nothing(axes, "no map lies behind a LayerNorm")
