@@ -215,6 +215,7 @@ def test_two_routes_are_compared_value_by_value(gpt2, tmp_path):
     claimed[name][4, 6] = False
     save_file(values, tmp_path / "recovered.safetensors")
     save_file(claimed, tmp_path / "claimed.safetensors")
+    (tmp_path / "report.json").write_bytes((first / "report.json").read_bytes())
     rows = {row["tensor"]: row for row in route_rows(first, tmp_path)}
     assert (rows[name]["both"], rows[name]["different"], rows[name]["one"]) == (
         rows[name]["values"] - 1,

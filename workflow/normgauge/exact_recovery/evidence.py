@@ -107,7 +107,8 @@ def call_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[di
         weight = checkpoint.tensors[holder(anatomy, item.weight)]
         stored = (weight if item.input_axis == 0 else weight.T).double().numpy()
         if item.bias:
-            stored = np.vstack([stored, checkpoint.tensors[item.bias].double().numpy()])
+            bias = checkpoint.tensors[holder(anatomy, item.bias)]
+            stored = np.vstack([stored, bias.double().numpy()])
         wrong = calls.values != stored[calls.coordinates, calls.columns]
         chances = chance_wrong(calls.margins, calls.widths)
         bins = np.searchsorted(EDGES, calls.margins, side="right") - 1

@@ -38,7 +38,7 @@ def stored_scores(checkpoint: Checkpoint, anatomy: Anatomy) -> dict[str, dict[st
         biases = tensors[norm.bias].double().numpy() if norm.bias else None
         line = GaugeLine.behind(gains, biases, intercept=item.bias is not None)
         columns = weight.T if item.input_axis == 1 else weight
-        bias = tensors[item.bias] if item.bias else None
+        bias = tensors[holder(anatomy, item.bias)] if item.bias else None
         score = max(
             _score(line, _joined(columns, bias, start), grid(str(weight.dtype).split(".")[-1]))
             for start in range(0, columns.shape[1], COLUMNS_AT_ONCE)
