@@ -70,8 +70,8 @@ _RECOVERY_MAP = (
     (
         "stored_log10_null",
         FLOAT,
-        "log10 of the chance that a wrong place scores as well as the stored one on every "
-        "coordinate: coordinates times log10(2 score)",
+        "log10 of the probability that a place elsewhere scores as well as the stored one on "
+        "every coordinate: coordinates times log10(2 score)",
     ),
     (
         "extended",
