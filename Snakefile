@@ -26,6 +26,7 @@ include: "workflow/rules/fingerprint.smk"
 include: "workflow/rules/exact_recovery.smk"
 include: "workflow/rules/signed_permutation.smk"
 include: "workflow/rules/learned_artifacts.smk"
+include: "workflow/rules/discrete_laws.smk"
 include: "workflow/rules/redundancy.smk"
 include: "workflow/rules/checkpoint_comparison.smk"
 include: "workflow/rules/lineage.smk"
@@ -66,6 +67,7 @@ ALL_TABLES = (
     + EXPERIMENT_TABLES
     + GAUGE_TABLE_TARGETS
     + LEARNED_TABLE_TARGETS
+    + LAW_TABLE_TARGETS
     + REDUNDANCY_TABLES
     + RECOVERY_TABLE_TARGETS
     + COMPARISON_TABLES
@@ -80,6 +82,7 @@ ALL_FIGURES = (
     + EXPERIMENT_FIGURES
     + GAUGE_FIGURE_TARGETS
     + LEARNED_FIGURE_TARGETS
+    + LAW_FIGURE_TARGETS
     + REDUNDANCY_FIGURES
     + RECOVERY_FIGURE_TARGETS
     + COMPARISON_FIGURES
@@ -146,11 +149,12 @@ rule exact_recovery_scale:
 rule signed_permutation:
     input:
         GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS + LEARNED_TABLE_TARGETS + LEARNED_FIGURE_TARGETS,
+        LAW_TABLE_TARGETS + LAW_FIGURE_TARGETS,
 
 
 rule signed_permutation_scale:
     input:
-        GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS,
+        GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS + LEARNED_TABLE_TARGETS + LEARNED_FIGURE_TARGETS,
 
 
 rule trajectories:

@@ -14,8 +14,9 @@ from normgauge.render.controls.reading import Control, Must, Reading, rows_of
 from normgauge.render.controls.registry import CONTROLS, NO_CONTROLS, SCHEMAS, shown_columns
 from normgauge.render.tabulating import write_table
 from normgauge.schemas.controls import tables
+from normgauge.schemas.discrete_laws import DRAWN
 from normgauge.schemas.signed_permutation import IN_GROUP, NO_SIGNS
-from normgauge.schemas.trajectories import MOVED, SCRAMBLED, SIGNED, UNALIGNED
+from normgauge.schemas.trajectories import MOVED, RECORDED, SCRAMBLED, SIGNED, UNALIGNED
 from result_samples import filled
 from unit.test_render import assert_legible
 
@@ -280,6 +281,28 @@ PLANTED = {
         ],
         {"barrier": 0.5},
         {"floor": 0.1},
+    ),
+    ("fine-tunes averaged after align", "aligned_merges"): (
+        [
+            {"way": UNALIGNED, "average_loss": 4.0},
+            {"way": RECORDED, "average_loss": 2.0, "rise_error": 0.01},
+            {"way": SIGNED, "average_loss": 2.001},
+        ],
+        {"average_loss": 3.0},
+        None,
+    ),
+    ("a rotation drawn at random", "scaffold"): (
+        [
+            {"first": "m@a", "certain": 0.9, "width": 128},
+            {"first": DRAWN, "certain": 0.0, "width": 128},
+        ],
+        {"certain": 0.5},
+        {"width": 4},
+    ),
+    ("tensors moved by the permutation alone", "transport_rules"): (
+        [{"owner": "m", "rule": "|F|^T X G", "without_signs": 2.0}],
+        {"without_signs": 0.0},
+        None,
     ),
     ("chains of runs that the rule of trust has not seen", "transport_trust"): (
         [{"judged": "other runs", "error": 0.02, "error_of_mean": 0.4}],

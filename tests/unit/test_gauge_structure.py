@@ -10,9 +10,10 @@ from scipy.linalg import expm
 
 from normgauge.errors import InputError
 from normgauge.gauge.groups import Monomial, Orthogonal
+from normgauge.schemas.discrete_laws import PERMUTED, SIGNED, UNALIGNED
 from normgauge.signed_permutation.holonomy import Defect, defects, factor, holonomy, moved_share
-from normgauge.signed_permutation.minimal_example import TURN, midpoint_losses, midpoint_map
-from normgauge.signed_permutation.scaffold import RADIUS, discrete_part
+from normgauge.signed_permutation.minimal_example import TURN, example_rows, loss_of, mixed_map
+from normgauge.signed_permutation.scaffold import RADIUS, discrete_part, procrustes
 
 laws = settings(max_examples=40, deadline=None)
 SEEDS = st.integers(0, 2**20)
@@ -54,22 +55,37 @@ def test_the_radius_cannot_be_larger():
     assert not discrete_part(Orthogonal(turn)).certified
 
 
+@laws
+@given(st.integers(2, 12), SEEDS)
+def test_the_rotation_between_activations_is_found(size, seed):
+    generator = np.random.default_rng(seed)
+    rotation, rows = Orthogonal.random(size, seed), generator.standard_normal((4 * size, size))
+    found = procrustes(rows, rows @ rotation.matrix)
+    np.testing.assert_allclose(found.matrix, rotation.matrix, atol=1e-9)
+    with pytest.raises(InputError, match="the same samples"):
+        procrustes(rows, rows[1:])
+
+
 # ---------------------------------------------------------------- the minimal example
 
 
 def test_permutation_only_alignment_is_worse_than_none():
-    np.testing.assert_allclose(midpoint_map(Monomial.identity(2)), np.eye(2) / 2)
-    np.testing.assert_allclose(
-        midpoint_map(TURN.permutation()) @ midpoint_map(TURN.permutation()),
-        midpoint_map(TURN.permutation()),
+    np.testing.assert_allclose(mixed_map(Monomial.identity(2)), np.eye(2) / 2)
+    half = mixed_map(TURN.permutation())
+    np.testing.assert_allclose(half @ half, half)
+    np.testing.assert_allclose(mixed_map(TURN), np.eye(2))
+    rows = {(row["way"], row["share"]): row for row in example_rows()}
+    middle = {way: rows[way, 0.5]["loss"] for way in (UNALIGNED, PERMUTED, SIGNED)}
+    assert middle == pytest.approx({UNALIGNED: 0.25, PERMUTED: 0.5, SIGNED: 0.0})
+    assert all(
+        rows[way, share]["loss"] < 1e-30 for way in (UNALIGNED, PERMUTED) for share in (0, 1)
     )
-    np.testing.assert_allclose(midpoint_map(TURN), np.eye(2))
+    # the loss is that of samples whose coordinates have equal variances
     x = np.random.default_rng(0).standard_normal((200_000, 2))
-    energy = np.square(x).sum(1).mean()
-    losses = midpoint_losses(x)
-    assert losses["unaligned"] == pytest.approx(energy / 4)
-    assert losses["permutation"] == pytest.approx(energy / 2, rel=0.01)
-    assert losses["signed permutation"] == 0
+    for row in rows.values():
+        error = np.square(x - x @ np.reshape(row["map"], (2, 2))).sum() / np.square(x).sum()
+        assert row["loss"] == pytest.approx(error, abs=0.01)
+    assert loss_of(np.zeros((2, 2))) == 1
 
 
 # ---------------------------------------------------------------- holonomy

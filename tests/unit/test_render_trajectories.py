@@ -9,13 +9,16 @@ from normgauge.schemas.trajectories import (
     ENDPOINT,
     MOVED,
     NOT_MOVED,
+    ONE_BASE,
     PLACED_STATE,
+    RECORDED,
     SIGNED,
     TRANSPORT,
     UNALIGNED,
     tables,
 )
 from result_samples import filled
+from unit.test_render import assert_legible, visible_texts
 
 RUN = {"model": "m", "learning_rate": 1e-3, "steps": 8, "tokens": 500}
 SPACES = [{"space": "residual", "sites": "all sites"}, {"space": "units", "sites": "all sites"}]
@@ -48,6 +51,23 @@ ROWS = {
             [("m@s1", "scrambled", 42), ("m@s2", "trained apart", None)], (UNALIGNED, SIGNED)
         )
     ],
+    "aligned_merges": [
+        {
+            "first": "m@a",
+            "second": "m@b",
+            "kind": ONE_BASE,
+            "way": way,
+            "text": text,
+            "first_loss": 2.0,
+            "second_loss": 3.0,
+            "average_loss": loss,
+            "rise_error": 0.02,
+            "certain": 0.99,
+        }
+        for (way, loss), text in itertools.product(
+            ((UNALIGNED, 6.5), (SIGNED, 2.25), (RECORDED, 2.24)), ("kjv", "python-code")
+        )
+    ],
     "resumed_training": [
         {"optimizer": "adamw", "state": way, "resumed": step, "relative_error": 1e-3}
         for way, step in itertools.product((MOVED, PLACED_STATE, NOT_MOVED), (0, 4))
@@ -72,5 +92,15 @@ def test_every_row_is_in_the_figure(name):
     )
     expected = {"trajectory_transport": 6, "transport_trust": 8, "trajectory_pairs": 2}
     expected |= {"trajectory_cycles": 4, "endpoint_budget": 4, "natural_alignment": 8}
-    expected |= {"merge_barriers": 4, "resumed_training": 6}
+    expected |= {"merge_barriers": 4, "resumed_training": 6, "aligned_merges": 0}
     assert points == expected[name]
+
+
+def test_the_table_of_averages_says_every_loss_beside_the_ends():
+    schema = tables.schemas["aligned_merges"]
+    figure = DRAWINGS["aligned_merges"]([filled(schema, **row) for row in ROWS["aligned_merges"]])
+    said = [text.get_text() for text in visible_texts(figure)[0]]
+    assert said.count("2.00, 3.00") == 2
+    for loss in ("6.50", "2.25", "2.24"):
+        assert sum(text.startswith(loss) for text in said) == 2
+    assert_legible(figure)

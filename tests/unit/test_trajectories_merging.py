@@ -1,22 +1,33 @@
 """Merging and resumed training on tiny models: laws that hold exactly, and faults that show."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from normgauge.anatomy import describe
 from normgauge.calibration.batches import Batch
+from normgauge.gauge.model_gauge import write_gauge
+from normgauge.gauge.transform import transformed
 from normgauge.schemas.trajectories import (
     MOVED,
     NOT_MOVED,
     PERMUTED,
     PLACED,
     PLACED_STATE,
+    RECORDED,
     SIGNED,
     UNALIGNED,
+    tables,
 )
 from normgauge.training.plan import Plan
+from normgauge.trajectories.averaging import Recorded, average_rows
 from normgauge.trajectories.interpolation import Interpolated, Line
 from normgauge.trajectories.merging import merge_rows, pair_of
+from normgauge.trajectories.recorded import recorded_gauge
 from normgauge.trajectories.resuming import resumed_rows
 from unit.gauge_models import config_of, random_checkpoint
 
@@ -83,6 +94,63 @@ def test_a_barrier_is_the_rise_above_the_chord():
     assert line.barrier_error == pytest.approx(0)
     assert Line(losses[[0, 2]]).barrier == 0
     assert Line(losses[:, :1]).barrier_error is None
+
+
+def written(folder, checkpoint):
+    """A checkpoint as a folder of safetensors."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(checkpoint.config.to_dict(), default=str))
+    save_file(dict(checkpoint.tensors), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fine_tunes(llama, tmp_path_factory):
+    """Two that differ a little from one base, each in recorded coordinates of its own."""
+    place, anatomy, found = tmp_path_factory.mktemp("pair"), describe(llama.config), {}
+    for number, name in enumerate(("first", "second")):
+        generator = torch.Generator().manual_seed(number)
+        tensors = {
+            key: value + 0.02 * torch.randn(value.shape, generator=generator)
+            for key, value in llama.tensors.items()
+        }
+        gauge = recorded_gauge(anatomy, 50 + number)
+        write_gauge(place / f"{name}.parquet", gauge, {})
+        tuned = transformed(replace(llama, tensors=tensors), anatomy, gauge)
+        found[name] = written(place / name, tuned)
+    return place, anatomy, tuple(found.values())
+
+
+def averages(llama, fine_tunes, recorded=True):
+    place, anatomy, folders = fine_tunes
+    gauges = Recorded(place / "first.parquet", place / "second.parquet") if recorded else None
+    texts = {"text": tokens(llama, 4, 10, 2)}
+    rows = list(average_rows(folders, probes(llama, anatomy), texts, gauges))
+    assert {"first", "second", *rows[0]} == set(tables.schemas["aligned_merges"].names)
+    return {row["way"]: row for row in rows}
+
+
+def test_what_align_writes_averages_as_if_both_had_stayed_in_one_basis(llama, fine_tunes):
+    found = averages(llama, fine_tunes)
+    assert list(found) == [UNALIGNED, PERMUTED, PLACED, SIGNED, RECORDED]
+    aligned, asked = found[SIGNED], found[RECORDED]
+    assert aligned["average_loss"] == pytest.approx(asked["average_loss"], rel=1e-4)
+    # the maps of heads, which no gauge is recorded of, are brought nearer as well
+    assert 0.9 * asked["apart"] < aligned["apart"] <= asked["apart"]
+    for way in (UNALIGNED, PERMUTED, PLACED):
+        assert abs(found[way]["average_loss"] - asked["average_loss"]) > 0.01, way
+        assert found[way]["apart"] > 5 * asked["apart"], way
+    ends = {(row["first_loss"], round(row["second_loss"], 4)) for row in found.values()}
+    assert len(ends) == 1  # every way is the same function at its end
+    for row in found.values():
+        middle = (row["first_loss"] + row["second_loss"]) / 2
+        assert row["rise"] == pytest.approx(row["average_loss"] - middle, abs=1e-6)
+
+
+def test_without_records_there_is_nothing_to_undo(llama, fine_tunes):
+    found = averages(llama, fine_tunes, recorded=False)
+    assert RECORDED not in found
+    assert {row["kind"] for row in found.values()} == {"trained apart"}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

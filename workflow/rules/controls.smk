@@ -20,8 +20,13 @@ CONTROLLED = {
     },
     **{
         table: [f"{TABLES}/{table}.parquet"]
-        for table in ("merge_barriers", "resumed_training", "transport_trust")
+        for table in ("merge_barriers", "aligned_merges", "resumed_training", "transport_trust")
         if table in TRAJECTORY_TABLES
+    },
+    **{
+        table: [f"{TABLES}/{table}.parquet"]
+        for table in ("scaffold", "transport_rules")
+        if table in LAW_TABLES
     },
     "redundancy_checks": [f"{REDUNDANCY}/checks.parquet"],
     "redundancy_falsifier": [f"{REDUNDANCY}/falsifier.parquet"],

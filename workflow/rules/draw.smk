@@ -8,6 +8,7 @@ DRAWN_RULES = (
     | CONTROLS_DRAWN
     | LEDGER_DRAWN
     | TRAJECTORY_DRAWN
+    | LAW_DRAWN
 )
 
 

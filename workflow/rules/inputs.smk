@@ -373,6 +373,32 @@ def checkpoint_at(pair, name="checkpoint"):
     return f"results/{pair[0]}/{pair[1]}/{name}"
 
 
+def runs_of(pairs):
+    """The folders of runs of all fine-tuned checkpoints among these, each once."""
+    models = dict.fromkeys(model for pair in pairs for model, _ in pair if model in TUNED)
+    return [f"results/{model}/runs" for model in models]
+
+
+def recorded_gauges(pair):
+    """Files of the gauges that two runs of one base have started with; None where there is none."""
+    if any(model not in TUNED or SOURCES[model].gauge is None for model, _ in pair):
+        return None
+    if len({SOURCES[model].base for model, _ in pair}) > 1:
+        return None
+    return [
+        f"results/{model}/runs/{SOURCES[model].kept[revision][0]}/gauge.parquet"
+        for model, revision in pair
+    ]
+
+
+def calibration_of_pair(pair):
+    """The calibration of a checkpoint; of one that was fine-tuned, that of its base."""
+    model, _ = pair
+    if model in TUNED and SOURCES[model].base:
+        return base_of(model, "calibration.parquet")
+    return checkpoint_at(pair, "calibration.parquet")
+
+
 def base_of(model, name):
     base = SOURCES[model].base.split("@")
     return checkpoint_at(base, name)

@@ -65,6 +65,14 @@ MERGED = [
     )
     for number, pair in enumerate(TRACED["merging"]["pairs"])
 ]
+AVERAGED = [
+    tuple(
+        traced_checkpoint(pair[side], f"trajectories.averaging.pairs.{number}.{side}")
+        for side in ("first", "second")
+    )
+    for number, pair in enumerate(TRACED["averaging"]["pairs"])
+]
+AVERAGED_CORPORA = dict.fromkeys([TRACED["averaging"]["tokens"], *TRACED["averaging"]["texts"]])
 RESUMED = [
     traced_checkpoint(name, "trajectories.resuming.models") for name in TRACED["resuming"]["models"]
 ]
@@ -86,6 +94,7 @@ TRAJECTORY_TABLES = [
     *(FOLLOWED_TABLES if FOLLOWED else []),
     *(["natural_alignment"] if APART else []),
     *(["merge_barriers"] if MERGED else []),
+    *(["aligned_merges"] if AVERAGED else []),
     *(["resumed_training"] if RESUMED else []),
 ]
 TRAJECTORY_TABLE_TARGETS = [
@@ -100,6 +109,7 @@ TRAJECTORY_FIGURES = {
     "endpoint_budget": ("endpoint_budget", "One match over a long stride, by its probes"),
     "natural_alignment": ("natural_alignment", "Models trained apart, by probes"),
     "merge_barriers": ("merge_barriers", "Merge barriers"),
+    "aligned_merges": ("aligned_merges", "Two checkpoints averaged after align"),
     "resumed_training": ("resumed_training", "Training resumed after a gauge"),
 }
 TRAJECTORY_DRAWN = {
@@ -141,6 +151,35 @@ rule measure_merging:
         merging=TRACED["merging"],
     script:
         "../scripts/measure_merging.py"
+
+
+rule measure_averages:
+    input:
+        first=[checkpoint_at(first) for first, _ in AVERAGED],
+        second=[checkpoint_at(second) for _, second in AVERAGED],
+        runs=runs_of(AVERAGED),
+        corpora=[corpus_path(name) for name in AVERAGED_CORPORA],
+    output:
+        parquet=f"{TABLES}/aligned_merges.parquet",
+        csv=f"{TABLES}/aligned_merges.csv",
+    log:
+        f"logs/{TABLES}/aligned_merges.log",
+    benchmark:
+        f"logs/benchmarks/{TABLES}/aligned_merges.tsv"
+    conda:
+        "../../envs/pipeline.yaml"
+    threads: config["threads"]
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        code=code_of("measure_averages.py"),
+        names=[["@".join(side) for side in pair] for pair in AVERAGED],
+        recorded=[recorded_gauges(pair) for pair in AVERAGED],
+        corpora=list(AVERAGED_CORPORA),
+        averaging=TRACED["averaging"],
+    script:
+        "../scripts/measure_averages.py"
 
 
 rule measure_resuming:

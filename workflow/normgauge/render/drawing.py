@@ -13,6 +13,7 @@ from normgauge.render.controls import drawings as controls
 from normgauge.render.dead_directions import drawings as dead_directions
 from normgauge.render.dead_directions import experiments
 from normgauge.render.declared import Drawing
+from normgauge.render.discrete_laws import drawings as discrete_laws
 from normgauge.render.exact_recovery import drawings as exact_recovery
 from normgauge.render.learned_artifacts import drawings as learned_artifacts
 from normgauge.render.ledger import drawings as ledger
@@ -24,6 +25,7 @@ from normgauge.render.trajectories import drawings as trajectories
 from normgauge.schemas import checkpoint_comparison as comparison_schemas
 from normgauge.schemas import controls as controls_schemas
 from normgauge.schemas import dead_directions as dead_schemas
+from normgauge.schemas import discrete_laws as law_schemas
 from normgauge.schemas import exact_recovery as recovery_schemas
 from normgauge.schemas import fingerprint as fingerprint_schemas
 from normgauge.schemas import learned_artifacts as learned_schemas
@@ -40,6 +42,7 @@ STUDIES: tuple[tuple[Tables, Mapping[str, Drawing]], ...] = (
     (recovery_schemas.tables, exact_recovery.DRAWINGS),
     (gauge_schemas.tables, signed_permutation.DRAWINGS),
     (learned_schemas.tables, learned_artifacts.DRAWINGS),
+    (law_schemas.tables, discrete_laws.DRAWINGS),
     (trajectory_schemas.tables, trajectories.DRAWINGS),
     (redundancy_schemas.tables, redundancy.DRAWINGS),
     (comparison_schemas.tables, checkpoint_comparison.DRAWINGS),

@@ -18,6 +18,9 @@ UNALIGNED, PERMUTED, PLACED, SIGNED = (
     "signed permutation, by |C|",
 )
 """How the second of a merged pair is taken into the coordinates of the first."""
+RECORDED = "recorded gauges undone"
+"""Fine-tunes as they would be had each not started in coordinates of its own."""
+ONE_BASE = "fine-tuned from one base"
 MOVED, PLACED_STATE, NOT_MOVED = "signed permutation", "permutation alone", "not moved"
 """How an optimizer's state follows its model."""
 TRANSPORT, ENDPOINT, HELD_OUT = "transport", "endpoint", "endpoint, held-out probes"
@@ -110,6 +113,37 @@ tables = Tables(
             ("first_loss", FLOAT, "!loss of the first checkpoint", "nat/token"),
             ("second_loss", FLOAT, "!loss of the second", "nat/token"),
             ("losses", _FLOATS, "!losses at the eleven points", "nat/token"),
+        ),
+        "aligned_merges": schema(
+            ("first", STRING, "!checkpoint, model@revision, whose coordinates are kept"),
+            ("second", STRING, "!checkpoint that `normgauge align` writes in them"),
+            ("kind", STRING, "!fine-tuned from one base, or trained apart"),
+            (
+                "way",
+                STRING,
+                "!how the second is aligned before the two are averaged: not at all, by the "
+                "permutation of streams and units that maximises C, by what align finds with all "
+                "signs plus, by what it writes, or by the recorded gauges that the two have "
+                "started with",
+            ),
+            ("text", STRING, "!corpus that the losses are taken on, held out from fine-tuning"),
+            ("sequences", INT, "!sequences behind a loss", "sequences"),
+            ("first_loss", FLOAT, "!loss of the first checkpoint", "nat/token"),
+            ("second_loss", FLOAT, "!loss of the second", "nat/token"),
+            ("average_loss", FLOAT, "!loss of the average of their weights", "nat/token"),
+            ("rise", FLOAT, "!loss of the average minus the mean of the two", "nat/token"),
+            ("rise_error", FLOAT, "!its standard error over sequences", "nat/token"),
+            (
+                "apart",
+                FLOAT,
+                "!distance of the weights of the two over the length of the first's",
+            ),
+            (
+                "certain",
+                FLOAT,
+                "!share of coordinates, units, heads and maps that align calls certain",
+                "share",
+            ),
         ),
         "resumed_training": schema(
             ("model", STRING, "!model id"),

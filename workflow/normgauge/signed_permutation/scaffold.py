@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normgauge.errors import InputError
 from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.matching import assign
 from normgauge.gauge.orthogonal import ORTHOGONALITY
@@ -43,3 +44,16 @@ def discrete_part(rotation: Orthogonal) -> Scaffold:
     return Scaffold(
         gauge, Orthogonal(gauge.matrix().T @ matrix), bool((entries**2 > 0.5 + ORTHOGONALITY).all())
     )
+
+
+def procrustes(source: np.ndarray, target: np.ndarray) -> Orthogonal:
+    """The orthogonal matrix that brings activations (n, d) nearest to others of the same samples
+    (Schoenemann 1966). InputError for other shapes.
+    """
+    if source.shape != target.shape or source.ndim != 2:
+        raise InputError(
+            f"activations of shapes {source.shape} and {target.shape}: expected the same samples "
+            "of one width; use one set of probes"
+        )
+    left, _, right = np.linalg.svd(source.T @ target)
+    return Orthogonal(left @ right)

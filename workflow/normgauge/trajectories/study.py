@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from normgauge.calibration.batches import Batch, batches
+from normgauge.calibration.direct import prepared_inputs, probe_settings
 from normgauge.calibration.tokenisation import load_tokenizer
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.errors import InputError
@@ -20,6 +21,7 @@ from normgauge.provenance import execution_environment
 from normgauge.schemas.trajectories import tables
 from normgauge.training.plan import plan_of
 from normgauge.training.texts import consecutive, corpus_texts, split, spread
+from normgauge.trajectories.averaging import Recorded, average_rows
 from normgauge.trajectories.merging import merge_rows, pair_of
 from normgauge.trajectories.resuming import resumed_rows
 from normgauge.trajectories.runs import CHARACTERS
@@ -84,6 +86,49 @@ def _tokens(
     short = shortened(found, sizes["length"])
     ids = torch.cat([batch.inputs["input_ids"] for batch in short[sizes["probes"] :]])
     return short[: sizes["probes"]], ids
+
+
+def measure_averages(
+    pairs: Sequence[tuple[Named, Named, Recorded | None]],
+    corpora: Mapping[str, PathLike],
+    output: Mapping[str, PathLike],
+    settings: Mapping[str, Any],
+) -> None:
+    """Write aligned_merges, parquet and csv; fine-tunes of one base with their recorded gauges.
+
+    `settings`: `tokens`, the corpus that is matched by, as `normgauge align --tokens` cuts it;
+    `texts`, corpora of which `sequences` of `length` tokens that no run is trained on are what
+    losses are taken on. InputError for a corpus with fewer.
+    """
+    rows: list[dict[str, Any]] = []
+    for first, second, recorded in pairs:
+        require_same_tokens(first.folder, second.folder)
+        config = first.opened().config
+        probes = prepared_inputs(
+            config,
+            probe_settings(config),
+            Path(first.folder),
+            settings["tokens"],
+            Path(corpora[settings["tokens"]]),
+            batch_size=1,
+        ).batches
+        texts = {name: _held_out(first, corpora[name], settings) for name in settings["texts"]}
+        for row in average_rows((first.folder, second.folder), probes, texts, recorded):
+            rows.append({"first": first.name, "second": second.name, **row})
+    _write(output, "aligned_merges", rows)
+
+
+def _held_out(model: Named, corpus: PathLike, settings: Mapping[str, Any]) -> torch.Tensor:
+    """int64 (sequences, length): those that fine-tuning leaves out."""
+    texts, tokenizer = corpus_texts(corpus)[0], load_tokenizer(model.folder).tokenizer
+    found = split(consecutive(tokenizer, spread(texts, CHARACTERS), settings["length"]))[1]
+    if len(found) < settings["sequences"]:
+        raise InputError(
+            f"{Path(corpus)}: {len(found)} sequences are held out, expected "
+            f"{settings['sequences']}; ask for fewer"
+        )
+    places = torch.arange(settings["sequences"]) * len(found) // settings["sequences"]
+    return found[places]
 
 
 def measure_resuming(

@@ -29,9 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from normgauge.checkpoints.opening import open_checkpoint
     from normgauge.gauge.matching_report import record
-    from normgauge.gauge.model_matching import match_models
+    from normgauge.transport.aligning import align_folders
     from normgauge.transport.converted import as_safetensors
-    from normgauge.transport.folders import transform_folder
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder, require_place
     from normgauge.verbs.probes import pair_probes
@@ -45,9 +44,8 @@ def run(options: argparse.Namespace) -> int:
         require_place(options.output, first, stored)
         pair = open_checkpoint(first), open_checkpoint(second)
         inputs = pair_probes(options, (first, second), pair)
-        found = match_models(*pair, inputs.batches)
-        done = transform_folder(
-            second, options.output, found.gauge.inverse(), leave_behind=options.leave_behind
+        found, done = align_folders(
+            first, second, options.output, inputs.batches, options.leave_behind
         )
     if options.json:
         change = {

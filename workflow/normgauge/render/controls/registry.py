@@ -15,6 +15,7 @@ from normgauge.render.controls import (
 from normgauge.render.controls.reading import Control
 from normgauge.schemas import checkpoint_comparison as comparison_schemas
 from normgauge.schemas import dead_directions as dead_schemas
+from normgauge.schemas import discrete_laws as law_schemas
 from normgauge.schemas import exact_recovery as recovery_schemas
 from normgauge.schemas import fingerprint as fingerprint_schemas
 from normgauge.schemas import learned_artifacts as learned_schemas
@@ -38,6 +39,7 @@ STUDIES = (
     recovery_schemas,
     gauge_schemas,
     learned_schemas,
+    law_schemas,
     trajectory_schemas,
     redundancy_schemas,
     comparison_schemas,

@@ -9,6 +9,7 @@ from functools import partial
 from math import sqrt
 
 from normgauge.render.controls.reading import CRITICAL, Control, Must, Reading, Rows, model_of
+from normgauge.schemas.discrete_laws import DRAWN
 from normgauge.schemas.signed_permutation import FREE_SIGNS, GREEDY, IN_GROUP, NO_SIGNS
 
 STUDY = "signed permutations"
@@ -114,6 +115,25 @@ def _spread(top: int, width: int) -> float:
     return (1 - share) / sqrt(max(width - 1, 1))
 
 
+def _drawn(rows: Rows) -> Iterator[Reading]:
+    """Rows of a rotation that is near no signed permutation; they would be as certain as those of
+    the best pair if large entries came by themselves.
+    """
+    certain = [row["certain"] for row in rows if row["first"] != DRAWN]
+    for row in rows:
+        if row["first"] == DRAWN:
+            yield Reading(DRAWN, max(certain, default=None), CHANCE / row["width"], row["certain"])
+
+
+def _unsigned(rows: Rows) -> Iterator[Reading]:
+    """What moves by G errs without the signs of half the coordinates by 2, or where all are
+    negative by 4.
+    """
+    for row in rows:
+        if row["rule"].replace("|G|", "").count("G"):
+            yield Reading(row["owner"], 2.0, 1.0, row["without_signs"])
+
+
 CONTROLS = (
     Control(
         STUDY,
@@ -208,6 +228,30 @@ CONTROLS = (
         "share of names, beyond chance",
         names_by_chance,
         {"gauge_audit": ("chance", "raw_overlap")},
+        CRITICAL,
+    ),
+    Control(
+        STUDY,
+        "a rotation drawn at random",
+        "scaffold",
+        ("first", "second", "certain"),
+        "large entries in every row of any rotation",
+        Must.NOT_SHOW,
+        "share of rows",
+        _drawn,
+        {},
+        CRITICAL,
+    ),
+    Control(
+        STUDY,
+        "tensors moved by the permutation alone",
+        "transport_rules",
+        ("rule", "without_signs"),
+        "rules that do not depend on signs",
+        Must.SHOW,
+        "squared error over squared length",
+        _unsigned,
+        {},
         CRITICAL,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from normgauge.render.declared import Drawing
+from normgauge.render.trajectories.averages import averages
 from normgauge.render.trajectories.budgets import cycles, endpoint_budget, natural_alignment
 from normgauge.render.trajectories.merging import barriers, resumed
 from normgauge.render.trajectories.transport import (
@@ -19,5 +20,6 @@ DRAWINGS = {
     "endpoint_budget": Drawing("endpoint_budget", endpoint_budget),
     "natural_alignment": Drawing("natural_alignment", natural_alignment),
     "merge_barriers": Drawing("merge_barriers", barriers),
+    "aligned_merges": Drawing("aligned_merges", averages),
     "resumed_training": Drawing("resumed_training", resumed),
 }

@@ -1,0 +1,1 @@
+"""What signed permutations are on their own: rules, greedy assignment, least example, scaffold."""
