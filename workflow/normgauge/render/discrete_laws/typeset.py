@@ -23,7 +23,7 @@ _RULES = (
 def weight_rules(rows: Rows) -> Figure:
     """Table 9: tensors of a model. `rows` are of the schema transport_rules."""
     notes = [
-        "Read off what the code does with a normal tensor: G of the residual stream, F of the "
+        "Read off what the code does with a tensor: G of the residual stream, F of the "
         "units of the first block, |G| and |F| their permutations. For RMSNorm every other sign "
         "is negative, for LayerNorm all are, since its sign is common. Error: squared, of the "
         "tensor moved by the permutations alone.",
@@ -34,9 +34,9 @@ def weight_rules(rows: Rows) -> Figure:
 def artifact_rules(rows: Rows) -> Figure:
     """Table 1: artifacts on a stream. `rows` are of the schema transport_rules."""
     notes = [
-        "The same of what people carry, on a stream with RMSNorm whose signs are negative for "
-        "half of the coordinates: what has a direction errs by 2 without them, what counts "
-        "squares or features does not move by signs.",
+        "What people carry, on a stream with RMSNorm, read off what the code does with a tensor: G "
+        "of the stream, |G| its permutation. Half of the signs are negative: what has a direction "
+        "errs by 2 without them; squares and features do not move by signs.",
     ]
     return table("Table 1. How artifacts move", _RULES, _owned(rows, ARTIFACTS), notes)
 
@@ -48,9 +48,8 @@ def _owned(rows: Rows, about: str) -> dict[str, list[Row]]:
 
 def _set(rule: str) -> str:
     """A rule in mathematics."""
-    said = rule.replace("|G|", r"|G|").replace("|F|", r"|F|")
-    said = said.replace("^T", r"^{\mathrm{T}}")
-    return plain(rule) if rule == "stays" else f"${said}$".replace(" ", r"\,")
+    said = rule.replace("^T", r"^{\mathrm{T}}").replace(" ", r"\,")
+    return rule if rule == "stays" else f"${said}$"
 
 
 _GREEDY = (
