@@ -15,6 +15,7 @@ from normgauge.checkpoints.configuration import parse_config
 from normgauge.checkpoints.readers import read_json
 from normgauge.gauge.activations import Activations
 from normgauge.gauge.groups import Monomial
+from normgauge.render import style
 from normgauge.render.discrete_laws.drawings import DRAWINGS
 from normgauge.schemas.discrete_laws import CORRELATION, COVARIANCE, tables
 from normgauge.signed_permutation import rules
@@ -37,8 +38,9 @@ FIGURES = {
 
 def drawn(kind, rows):
     """Every figure of a table of these rows is legible."""
-    for figure in FIGURES[kind]:
-        assert_legible(DRAWINGS[figure](rows))
+    with style.look():
+        for figure in FIGURES[kind]:
+            assert_legible(DRAWINGS[figure](rows))
 
 
 # ---------------------------------------------------------------- greedy assignment
