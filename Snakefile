@@ -155,6 +155,7 @@ rule signed_permutation:
 rule signed_permutation_scale:
     input:
         GAUGE_TABLE_TARGETS + GAUGE_FIGURE_TARGETS + LEARNED_TABLE_TARGETS + LEARNED_FIGURE_TARGETS,
+        LAW_TABLE_TARGETS + LAW_FIGURE_TARGETS,
 
 
 rule trajectories:

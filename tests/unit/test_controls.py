@@ -16,7 +16,7 @@ from normgauge.render.tabulating import write_table
 from normgauge.schemas.controls import tables
 from normgauge.schemas.discrete_laws import DRAWN
 from normgauge.schemas.signed_permutation import IN_GROUP, NO_SIGNS
-from normgauge.schemas.trajectories import MOVED, RECORDED, SCRAMBLED, SIGNED, UNALIGNED
+from normgauge.schemas.trajectories import MOVED, SCRAMBLED, SIGNED, UNALIGNED
 from result_samples import filled
 from unit.test_render import assert_legible
 
@@ -281,15 +281,6 @@ PLANTED = {
         ],
         {"barrier": 0.5},
         {"floor": 0.1},
-    ),
-    ("fine-tunes averaged after align", "aligned_merges"): (
-        [
-            {"way": UNALIGNED, "average_loss": 4.0},
-            {"way": RECORDED, "average_loss": 2.0, "rise_error": 0.01},
-            {"way": SIGNED, "average_loss": 2.001},
-        ],
-        {"average_loss": 3.0},
-        None,
     ),
     ("a rotation drawn at random", "scaffold"): (
         [

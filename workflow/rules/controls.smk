@@ -20,7 +20,7 @@ CONTROLLED = {
     },
     **{
         table: [f"{TABLES}/{table}.parquet"]
-        for table in ("merge_barriers", "aligned_merges", "resumed_training", "transport_trust")
+        for table in ("merge_barriers", "resumed_training", "transport_trust")
         if table in TRAJECTORY_TABLES
     },
     **{

@@ -9,8 +9,8 @@ with reporting(snakemake):
     given, files = snakemake.params, snakemake.input
     measure_greedy(
         given.model,
-        files.checkpoint,
-        files.calibration,
+        files.checkpoint[0],
+        files.calibration[0],
         given.overrides,
         given.settings,
         snakemake.output,

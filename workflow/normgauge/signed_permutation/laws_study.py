@@ -17,10 +17,10 @@ from normgauge.anatomy.structure import SpaceKind
 from normgauge.calibration.batches import Batch, batches
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.configuration import parse_config
-from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.checkpoints.readers import read_json
 from normgauge.errors import InputError
-from normgauge.gauge.activations import observe_sites
+from normgauge.gauge.activations import Activations, observe_sites
 from normgauge.gauge.groups import Monomial
 from normgauge.gauge.matched_sites import sites_of
 from normgauge.gauge.model_gauge import read_gauge
@@ -123,21 +123,24 @@ def measure_scaffold(pairs: Sequence[Turned], sequences: int, seed: int, output:
     for pair in pairs:
         require_same_tokens(*pair.folders)
         first, second = map(open_checkpoint, pair.folders, pair.configs)
-        anatomy = describe(first.config)
-        stream = anatomy.primary_stack.space
         found = batches(
             pair.calibration, folder=Path(pair.folders[0]), config=first.config, batch_size=1
         )
         probes = list(islice(found, sequences))
-        sites = sites_of(anatomy, stream)
-        seen = [
-            observe_sites(build_model(each, "float32"), sites, probes) for each in (first, second)
-        ]
+        stream = describe(first.config).primary_stack.space
+        seen = [_stream(each, probes) for each in (first, second)]
         named = dict(zip(("first", "second"), pair.names, strict=True))
         for row in scaffold_rows(seen[0], seen[1], _truth(pair, stream)):
             rows.append({**named, **row})
     rows.append(drawn_row(rows[0]["width"], seed))
     _write(output, "scaffold", rows)
+
+
+def _stream(checkpoint: Checkpoint, probes: Sequence[Batch]) -> dict[str, Activations]:
+    """What a checkpoint shows at the sites of its primary stream, by site."""
+    anatomy = describe(checkpoint.config)
+    sites = sites_of(anatomy, anatomy.primary_stack.space)
+    return observe_sites(build_model(checkpoint, "float32"), sites, probes)
 
 
 def _truth(pair: Turned, stream: str) -> Monomial | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normgauge.render.controls.reading import CRITICAL, Control, Must, Reading, Rows
-from normgauge.schemas.trajectories import MOVED, RECORDED, SCRAMBLED, SIGNED, UNALIGNED
+from normgauge.schemas.trajectories import MOVED, SCRAMBLED, SIGNED, UNALIGNED
 
 STUDY = "trajectories"
 SAME = (
@@ -50,23 +50,6 @@ def _undone(rows: Rows) -> Iterator[Reading]:
             yield Reading(row["first"], expected, ROUNDINGS * row["floor"], row["barrier"])
 
 
-def _averaged(rows: Rows) -> Iterator[Reading]:
-    """Fine-tunes averaged after align, against the same in one basis from the start: without the
-    gauge the loss would be what it is before.
-    """
-    losses = {
-        tuple(row[key] for key in ("first", "second", "text", "way")): row["average_loss"]
-        for row in rows
-    }
-    for row in rows:
-        if row["way"] == RECORDED:
-            pair = tuple(row[key] for key in ("first", "second", "text"))
-            before, aligned = losses[*pair, UNALIGNED], losses[*pair, SIGNED]
-            asked = row["average_loss"]
-            name = f"{row['first']} and {row['second']}"
-            yield Reading(name, abs(before - asked), row["rise_error"], abs(aligned - asked))
-
-
 def _predicted(rows: Rows) -> Iterator[Reading]:
     """The rule of trust on runs that it was not fitted on; one that reads nothing says the mean."""
     for row in rows:
@@ -97,18 +80,6 @@ CONTROLS = (
         "nat/token",
         _undone,
         {},
-    ),
-    Control(
-        STUDY,
-        "fine-tunes averaged after align",
-        "aligned_merges",
-        ("way", "average_loss"),
-        "a gauge that is not found, or weights that do not follow it",
-        Must.NOT_SHOW,
-        "nat/token",
-        _averaged,
-        {},
-        CRITICAL,
     ),
     Control(
         STUDY,

@@ -28,7 +28,7 @@ def averages(rows: Rows) -> Figure:
         for pair in grouped(rows, "first", "second")
     }
     fields = (
-        words("the second is taken", "way", flexible=True),
+        words("the second is taken", lambda row: row["way"], flexible=True),
         *(Field(text, _loss(text), "loss of the average, nat per token") for text in texts),
         value("weights\napart", "apart"),
         share("certain", "certain"),
