@@ -42,7 +42,9 @@ def with_normal_gains(side: Side) -> Side:
                     _turn_rows(side.anatomy, item, sign, steps)
         lengths = [pair_lengths(gain(side, norm), side.anatomy.rotary_size // 2) for norm in norms]
         usable = lengths[0] * lengths[1] > 0
-        scale = np.sqrt(np.divide(*lengths[::-1], out=np.ones_like(lengths[0]), where=usable))
+        scale = np.sqrt(
+            np.divide(lengths[1], lengths[0], out=np.ones_like(lengths[0]), where=usable)
+        )
         for norm, factors in zip(norms, (signs[0] * scale, signs[1] / scale), strict=True):
             assert norm.gain is not None
             if (factors != 1).any():

@@ -49,9 +49,9 @@ def _layer_constants(stream: Pair) -> Iterator[Part]:
     for layer in feed_forward_layers(anatomy):
         found = _output_constant(stream, layer.maps["down"])
         sums.setdefault(_sum_of(anatomy, layer, "mlp"), []).append(found)
-    for name, found in sums.items():
-        values = [sum(value[side] for value, _ in found) for side in (0, 1)]
-        variances = [sum(variance[side] for _, variance in found) for side in (0, 1)]
+    for name, terms in sums.items():
+        values = [np.sum([value[side] for value, _ in terms], 0) for side in (0, 1)]
+        variances = [np.sum([variance[side] for _, variance in terms], 0) for side in (0, 1)]
         yield part_of(f"{name}: constant", values, variances)
 
 
@@ -163,7 +163,9 @@ def _unit_constants(aligned: Aligned) -> Iterator[Part]:
                 rows = rows[order] if number else rows
                 moved = read_factor(after, item, Mode.FOLDED)
                 lengths = [(each**2).sum(1) for each in (moved, rows)]
-                scale = np.divide(*lengths, out=np.ones(len(rows)), where=lengths[1] > 0)
+                scale = np.divide(
+                    lengths[0], lengths[1], out=np.ones(len(rows)), where=lengths[1] > 0
+                )
                 values.append(moved[:, -1])
                 variances.append(noise[number][:, -1] * scale)
             yield part_of(f"{layer.prefix}{part}: constant", values, variances)

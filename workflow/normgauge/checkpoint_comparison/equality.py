@@ -205,7 +205,7 @@ def _table_parts(pair: Pair, located: Sequence[str]) -> Iterator[Part]:
     anatomy = pair.anatomy
     known = {holder(anatomy, item.bias) for item in anatomy.maps if item.bias}
     known |= {item.weight for item in anatomy.maps}  # not the table that a readout is tied to
-    known |= {name for norm in anatomy.norms for name in (norm.gain, norm.bias)}
+    known |= {name for norm in anatomy.norms for name in (norm.gain, norm.bias) if name}
     for tensor in pair.tensors():
         if tensor.name in known or tensor.name in located:
             continue

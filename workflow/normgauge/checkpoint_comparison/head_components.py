@@ -54,9 +54,18 @@ def head_components(aligned: Aligned) -> list[Components]:
                 susceptibilities.append(sum(float(each.sum()) for each in values))
                 spreads.append(kernel_spread(values[0] + values[1], len(pair[0].left)))
         if len(places) > 1:
-            columns = [np.array(column) for column in (energies, susceptibilities, spreads)]
-            noise = joined(noises) + arithmetic(columns[0], np.array(sizes))
-            found.append(Components(statistic, places, *columns, noise, np.array(sizes)))
+            noise = joined(noises) + arithmetic(np.array(energies), np.array(sizes))
+            found.append(
+                Components(
+                    statistic,
+                    places,
+                    energies=np.array(energies),
+                    susceptibilities=np.array(susceptibilities),
+                    spreads=np.array(spreads),
+                    noise=noise,
+                    sizes=np.array(sizes),
+                )
+            )
     return found
 
 

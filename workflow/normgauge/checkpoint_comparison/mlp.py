@@ -182,7 +182,8 @@ def factorial_rows(
     anatomy = sides[0].anatomy
     part = "mlp" if "up" in layer.maps else "attention"
     first, last = ("up", "down") if part == "mlp" else ("value", "attention_output")
-    before = anatomy.norm(layer.maps[first].norm) if layer.maps[first].norm else None
+    fed_by = layer.maps[first].norm
+    before = anatomy.norm(fed_by) if fed_by else None
     norms = {
         "pre": before,
         "post": branch_norm(anatomy, layer, part),

@@ -119,12 +119,12 @@ def find_probes(
             keys = {key: entry.get(key) for key in ("control", "query", "form_of")}
             found.append(ProbeSet(name, tuple(kept), identifiers, whole, **keys))
     names = {probe.name for probe in found}
-    whole = {name for name in names if not dropped[name]}
+    undropped: set[str | None] = {name for name in names if not dropped[name]}
     found = [
         replace(
             probe,
             control=probe.control if probe.control in names else None,
-            form_of=probe.form_of if {probe.name, probe.form_of} <= whole else None,
+            form_of=probe.form_of if {probe.name, probe.form_of} <= undropped else None,
         )
         for probe in found
     ]

@@ -145,7 +145,7 @@ def gain_logs(
         grams.append(contrast_space(seen.T @ seen))
     if any(np.linalg.cond(gram) > SINGULAR for gram in grams):
         return None
-    if np.array_equal(*grams):
+    if np.array_equal(grams[0], grams[1]):
         return np.zeros(len(grams[0]))
     return np.log(eigh(grams[1], grams[0], eigvals_only=True)) / 2
 

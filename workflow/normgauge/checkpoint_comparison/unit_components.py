@@ -55,9 +55,15 @@ def unit_components(aligned: Aligned) -> Components | None:
         noises.append(_layer_noise(aligned, layer) + arithmetic(energies[-1], sizes[-1]))
     if not places:
         return None
-    columns = [np.concatenate(column) for column in (energies, susceptibilities, spreads)]
-    noise = joined(noises)
-    return Components(UNITS, places, *columns, noise, np.concatenate(sizes))
+    return Components(
+        UNITS,
+        places,
+        energies=np.concatenate(energies),
+        susceptibilities=np.concatenate(susceptibilities),
+        spreads=np.concatenate(spreads),
+        noise=joined(noises),
+        sizes=np.concatenate(sizes),
+    )
 
 
 def _unit_factors(side: Side, layer: Layer) -> tuple[np.ndarray, ...]:

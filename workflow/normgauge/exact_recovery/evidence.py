@@ -96,12 +96,10 @@ def call_rows(checkpoint: Checkpoint, anatomy: Anatomy, folder: Path) -> list[di
     """
     tensors = load_file(folder / CALLS)
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    maps, counts, wrongs, expected = (
-        {item.module: item for item in anatomy.maps},
-        Counter(),
-        Counter(),
-        Counter(),
-    )
+    maps = {item.module: item for item in anatomy.maps}
+    counts: Counter[int] = Counter()
+    wrongs: Counter[int] = Counter()
+    expected = np.zeros(len(EDGES) - 1)
     for module in dict.fromkeys(name.rpartition(".")[0] for name in arrays):
         item, calls = maps[module], Calls.read(arrays, module)
         weight = checkpoint.tensors[holder(anatomy, item.weight)]

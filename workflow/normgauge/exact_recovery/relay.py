@@ -104,7 +104,7 @@ class Incoming:
             return outputs
 
         for module in modules:
-            module.forward = last if module is modules[-1] else early  # type: ignore[method-assign]
+            module.forward = last if module is modules[-1] else early
 
         def undo() -> None:
             for module in modules:

@@ -108,7 +108,9 @@ def _outputs(layers: Sequence[Sublayer], kind: NormKind, states: torch.Tensor) -
         hidden = (
             torch.relu(read[0])
             if len(read) == 1
-            else torch.nn.functional.scaled_dot_product_attention(*read, is_causal=True)
+            else torch.nn.functional.scaled_dot_product_attention(
+                read[0], read[1], read[2], is_causal=True
+            )
         )
         states = states @ layer.skip + hidden @ layer.writes
     return states

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -41,9 +42,7 @@ def rule_rows(config: Any) -> Iterator[dict[str, Any]]:
             continue
         ends = {number: _elements(gauge, axis) for number, axis in enumerate(tensor.axes)}
         value = _normal(tensor.shape)
-        row = judged(
-            value, gauge, ends, lambda held, by, name=tensor.name: _tensor(anatomy, name, held, by)
-        )
+        row = judged(value, gauge, ends, partial(_tensor, anatomy, tensor.name))
         axis = " by ".join(_axis(anatomy, each) for each in tensor.axes)
         yield {
             "about": WEIGHTS,

@@ -58,14 +58,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # What was done to a model, or what another use of it than its logits needs.
 INFORMATION = {"pooling_type", "rope.scaling.finetuned", "rope.scaling.original_context_length"}
+# Both sides know these, and how their keys and rows map was compared with no model: refused.
+UNTRIED = {"stablelm"}
 SIZE_LIMIT = 1 << 31
 # default window, and every how many blocks one sees everything
 WITH_WINDOWS = {"gemma2": (4096, 2), "gemma3": (None, 6)}
 
 
 def known_architectures() -> list[str]:
-    """Those that transformers' loader, the gguf package and our anatomy all know."""
-    both = TABLES.keys() & set(MODEL_ARCH_NAMES.values())
+    """Those that transformers' loader, the gguf package and our anatomy all know, and were tried."""
+    both = TABLES.keys() & set(MODEL_ARCH_NAMES.values()) - UNTRIED
     both |= {"t5encoder"}  # transformers reads it with the table of t5
     return sorted(name for name in both if MODEL_TYPES.get(name, name) in FAMILIES)
 
