@@ -66,7 +66,7 @@ WITH_WINDOWS = {"gemma2": (4096, 2), "gemma3": (None, 6)}
 
 
 def known_architectures() -> list[str]:
-    """Those that transformers' loader, the gguf package and our anatomy all know, and were tried."""
+    """Those that transformers, the gguf package and our anatomy all know, and that were tried."""
     both = TABLES.keys() & set(MODEL_ARCH_NAMES.values()) - UNTRIED
     both |= {"t5encoder"}  # transformers reads it with the table of t5
     return sorted(name for name in both if MODEL_TYPES.get(name, name) in FAMILIES)
