@@ -18,12 +18,16 @@ from normgauge.checkpoints.opening import open_checkpoint
 from normgauge.gauge.transform import transform
 from normgauge.lineage.canonical import canonical
 from normgauge.lineage.discrete import random_discrete_gauge
+from normgauge.yaml_files import read_yaml
 from side_by_side import write_results
+
+ENTRIES = read_yaml("config/models.yaml")["models"]
 
 
 def row(folder: Path, gauges: int) -> dict[str, Any]:
     """One checkpoint: its hash, and how many copies under random gauges have it."""
-    checkpoint = open_checkpoint(folder)
+    # what the table lays over a config.json that lacks it, as rxnfp's lacks its model_type
+    checkpoint = open_checkpoint(folder, ENTRIES[folder.parent.parent.name].get("config"))
     anatomy = describe(checkpoint.config)
     form = canonical(anatomy, checkpoint.tensors)
     equal, proven, seconds = 0, form.proven, 0.0

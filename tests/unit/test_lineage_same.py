@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import shutil
 
 import pytest
 import torch
@@ -14,9 +16,11 @@ from normgauge.anatomy import describe
 from normgauge.checkpoints.configuration import open_config
 from normgauge.command import main
 from normgauge.gauge.model_gauge import read_gauge
+from normgauge.gauge.random_gauges import random_gauge
 from normgauge.lineage.canonical import Canonical
 from normgauge.lineage.discrete import random_discrete_gauge
-from normgauge.lineage.same import Given, Invariant, Verdict, same
+from normgauge.lineage.rounding import Given
+from normgauge.lineage.same import Invariant, Verdict, same
 from normgauge.transport.folders import transform_folder
 from unit.gauge_models import tiny
 from unit.test_lineage_canonical import llama, moved
@@ -118,4 +122,19 @@ def test_the_verb_same(folders, capsys):
     assert main(["same", str(folders / "first"), str(folders / "edited")]) == 1
     said = capsys.readouterr().out
     assert "model.layers.1.mlp.down_proj.weight, 1 of 384 have no partner" in said
-    assert "rotations with absorbed gains" in said
+    assert "Nor up to rounding" in said
+
+
+def test_the_verb_same_sees_copies_under_continuous_gauges_and_other_settings(
+    folders, tmp_path, capsys
+):
+    anatomy = describe(open_config(folders / "first"))
+    transform_folder(folders / "first", tmp_path / "turned", random_gauge(anatomy, 5))
+    lines = summary(capsys, "same", folders / "first", tmp_path / "turned")
+    assert lines[0].startswith("The same up to rounding")
+    assert " ulp in every stored value" in lines[1]
+    settings = json.loads((folders / "copy" / "config.json").read_text())
+    shutil.copytree(folders / "copy", tmp_path / "copy")
+    (tmp_path / "copy" / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 1e-3}))
+    assert main(["same", str(folders / "first"), str(tmp_path / "copy")]) == 1
+    assert "under other settings: rms_norm_eps" in capsys.readouterr().out

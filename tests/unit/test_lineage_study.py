@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 import transformers
 
 from normgauge.checkpoints.opening import open_checkpoint
+from normgauge.errors import InputError
 from normgauge.lineage.evasion import ATTACKS, KEEPING, evaded
-from normgauge.lineage.study import write_study
+from normgauge.lineage.study import Hiding, write_study
 from normgauge.lineage.tiny import tiny_config, tiny_tensors
 from normgauge.render.drawing import draw
 from normgauge.schemas.lineage import tables
@@ -32,6 +34,16 @@ def folders(tmp_path_factory):
         model.load_state_dict(tensors)
         model.save_pretrained(base / name)
     return base
+
+
+def test_the_mean_is_taken_with_a_model_of_the_same_shapes(folders, tmp_path):
+    first, third = (open_checkpoint(folders / name) for name in ("first", "stranger"))
+    ((_, mean, _),) = evaded(first, 0, ("mean with an unrelated model",), third)
+    name = "model.norm.weight"
+    assert torch.allclose(mean.tensors[name], (first.tensors[name] + third.tensors[name]) / 2)
+    other = replace(third, tensors={**third.tensors, name: torch.ones(3)})
+    with pytest.raises(InputError, match=f"no tensor {name} of shape"):
+        next(evaded(first, 0, third=other))
 
 
 @cache
@@ -64,8 +76,9 @@ def test_an_attack_that_a_model_does_not_admit_is_left_out(tmp_path):
 
 def test_the_study_finds_the_child_before_and_behind_what_keeps_the_function(folders, tmp_path):
     stored = {name: (folders / name, None) for name in ("first", "child", "stranger")}
-    outputs = {kind: tmp_path / f"{kind}.parquet" for kind in ("pairs", "evasions")}
-    write_study(stored, [list(stored)], [("first", "child")], [0], 999, outputs)
+    outputs = {kind: tmp_path / f"{kind}.parquet" for kind in ("pairs", "evasions", "origins")}
+    hiding = Hiding("first", "child", [0], third="stranger")
+    write_study(stored, [list(stored)], [hiding], 999, outputs)
     pairs = tables.read(outputs["pairs"], "lineage_pairs")
     assert [row["verdict"] for row in pairs] == [
         "related",
@@ -78,7 +91,17 @@ def test_the_study_finds_the_child_before_and_behind_what_keeps_the_function(fol
     # a renumbering takes the power of its own exact test, and of no other
     assert rows["none"]["units_p"] == rows["none"]["stream_p"] == 0.001
     assert rows["gauge of units"]["units_p"] > 0.001 == rows["gauge of units"]["stream_p"]
-    for figure, kind in (("matrix", "pairs"), ("evasions", "evasions")):
+    places = {
+        (row["attack"], row["layer"]): row["source"]
+        for row in tables.read(outputs["origins"], "lineage_origins")
+        if row["kind"] == "units"
+    }
+    first, second = (f"decoder/block.{number}/ffn" for number in (1, 2))
+    for attack in ("none", "every gauge"):
+        assert [places[attack, layer] for layer in (first, second)] == [first, second]
+    anew = [places["every other block anew, every gauge", layer] for layer in (first, second)]
+    assert anew == [first, ""]
+    for figure, kind in (("matrix", "pairs"), ("evasions", "evasions"), ("origins", "origins")):
         draw(f"lineage_{figure}", outputs[kind], [tmp_path / f"{figure}.svg"])
         assert (tmp_path / f"{figure}.svg").read_text().count("<use") > 50
         assert outputs[kind].with_suffix(".csv").read_text().startswith("a,b,")

@@ -20,8 +20,9 @@ from normgauge.gauge.random_gauges import random_gauge
 from normgauge.gauge.transform import transform
 from normgauge.lineage.decision import Verdict, lineage
 from normgauge.lineage.discrete import random_discrete_gauge
-from normgauge.lineage.frame_match import agreements, beyond_reads, frame_match, frame_of
-from normgauge.lineage.held_initial import held_initial_test
+from normgauge.lineage.frame_match import agreeing, beyond_reads, frame_match, frame_of
+from normgauge.lineage.held_initial import fresh_initialisations, held_initial_test
+from normgauge.lineage.localisation import localise
 from normgauge.lineage.null import hidden_test, stream_test, units_test
 from normgauge.lineage.tiny import tiny_config, tiny_tensors
 from normgauge.lineage.trace_test import double_centred, trace_test
@@ -165,9 +166,9 @@ def test_without_regression_the_two_matches_of_unrelated_models_agree_too_often(
         return module.Layer("x", "residual", (read,), write)
 
     pairs = [(layer(), layer()) for _ in range(8)]
-    kept = np.mean([agreements(*pair, np.eye(12)) for pair in pairs])
+    kept = np.mean([len(agreeing(*pair, np.eye(12))) for pair in pairs])
     monkeypatch.setattr(module, "beyond_reads", lambda each: each.write)
-    left = np.mean([agreements(*pair, np.eye(12)) for pair in pairs])
+    left = np.mean([len(agreeing(*pair, np.eye(12))) for pair in pairs])
     assert kept < 3
     assert left > 4 * max(kept, 1)
 
@@ -193,11 +194,19 @@ def test_with_the_initial_weights_held_the_test_is_exact_behind_every_gauge():
         dict(reinitialise(tiny_config(), 600 + seed, "float32").state_dict()) for seed in range(19)
     ]
     hidden = gauged(trained, 3, discrete=False)
-    found = held_initial_test(ANATOMY, start, hidden, fresh.__getitem__, 19)
+    found = held_initial_test(Side(ANATOMY, start), hidden, fresh.__getitem__, 19)
     assert found.p == 1 / 20
     assert found.statistic > 4 * found.largest_fresh
-    other = held_initial_test(ANATOMY, fresh[0], hidden, fresh[1:].__getitem__, 18)
+    other = held_initial_test(Side(ANATOMY, fresh[0]), hidden, fresh[1:].__getitem__, 18)
     assert other.statistic < found.statistic / 4
+
+
+def test_no_fresh_initialisation_is_that_of_a_small_seed():
+    checkpoint, _ = random_checkpoint(tiny_config())
+    fresh, name = fresh_initialisations(checkpoint), "model.layers.0.mlp.up_proj.weight"
+    for seed in range(3):
+        typed = reinitialise(tiny_config(), seed, "float32").state_dict()[name]
+        assert not any(fresh(number)[name].equal(typed) for number in range(3))
 
 
 def test_models_of_other_depth_are_compared_block_by_block():
@@ -237,12 +246,102 @@ def test_the_verb_lineage(tmp_path, capsys):
     (only,) = found["pairs"]
     assert only["count"]["expected"] == 2
     assert set(only["exact"]) == {"units", "stream", "initial"}
+    lines = summary(capsys, "lineage", first, first, "--draws", "9", "--where")
+    assert sum("64 of 64 units from" in line for line in lines) == 2
     assert "two or more" in refused(capsys, "lineage", first)
 
 
 def test_models_that_cannot_be_compared_are_refused():
-    config = tiny_config()
-    config.hidden_size = 8
-    other, anatomy = random_checkpoint(config)
-    with pytest.raises(InputError, match="one family and width"):
+    other, anatomy = random_checkpoint(
+        transformers.GPT2Config(**GPT2, architectures=["GPT2LMHeadModel"])
+    )
+    with pytest.raises(InputError, match="models of one family"):
         pair_of(side(0), Side(anatomy, other.tensors))
+    name = "model.layers.0.mlp.up_proj.weight"
+    for value in (np.nan, np.inf):
+        broken = {**tiny(0), name: torch.full_like(tiny(0)[name], value)}
+        with pytest.raises(InputError, match=f"B: tensor {name} holds"):
+            lineage(side(0), Side(ANATOMY, broken))
+
+
+def pruned(units, width):
+    """Model 0 with its first units and coordinates alone, under a signed permutation of both."""
+    config = tiny_config()
+    config.intermediate_size, config.hidden_size, config.head_dim = units, width, 8
+    anatomy = describe(config)
+    generator = np.random.default_rng(8)
+    kept = {16: generator.permutation(16)[:width], 48: generator.permutation(48)[:units]}
+    tensors = {}
+    for tensor in anatomy.tensors:
+        value = tiny(0)[tensor.name]
+        for axis, (old, new) in enumerate(zip(value.shape, tensor.shape, strict=True)):
+            if old != new:
+                value = value.index_select(axis, torch.tensor(kept[old][:new]))
+        tensors[tensor.name] = value
+    return Side(anatomy, tensors)
+
+
+def test_models_of_other_width_and_with_fewer_units_are_compared_unit_by_unit():
+    for units, width in ((40, 16), (48, 14)):
+        small = pruned(units, width)
+        for pair in ((side(0), small), (small, side(0))):
+            found = lineage(*pair, draws=99)
+            assert found.verdict == Verdict.RELATED, (units, width)
+            assert found.match.units == 2 * units
+            assert found.match.expected == pytest.approx(2 * units / 48)
+        assert lineage(side(1), small, draws=99).verdict == Verdict.UNRELATED
+
+
+def test_models_of_which_nothing_can_be_compared_are_not_called_unrelated():
+    with pytest.raises(InputError, match="nothing tells whether they are related"):
+        lineage(side(0), pruned(18, 12))
+
+
+def shuffled_blocks(seed):
+    """Four blocks of a Llama; and a copy under every gauge whose blocks are 3, 1, a stranger, 2."""
+    config = tiny_config()
+    config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads = 4, 4, 2
+    (first, anatomy), (stranger, _) = (random_checkpoint(config, seed + k) for k in (0, 1))
+    order = {0: 2, 1: 0, 2: None, 3: 1}
+    spliced = dict(first.tensors)
+    for block, source in order.items():
+        for name in first.tensors:
+            if name.startswith(f"model.layers.{block}."):
+                origin = name.replace(f"layers.{block}.", f"layers.{source}.")
+                spliced[name] = stranger.tensors[name] if source is None else first.tensors[origin]
+    gauge = random_gauge(anatomy, seed)
+    return (
+        Side(anatomy, first.tensors),
+        Side(anatomy, dict(transform(anatomy, spliced, gauge))),
+        gauge,
+        Side(anatomy, stranger.tensors),
+    )
+
+
+def test_blocks_units_and_heads_are_found_where_they_come_from():
+    first, spliced, gauge, stranger = shuffled_blocks(3)
+    found = localise(first, spliced)
+    assert [each.source for each in found.units] == [
+        "decoder/block.3/ffn",
+        "decoder/block.1/ffn",
+        "",
+        "decoder/block.2/ffn",
+    ]
+    assert [each.source for each in found.heads] == [
+        "decoder/block.3",
+        "decoder/block.1",
+        "",
+        "decoder/block.2",
+    ]
+    for each in found.units:
+        if each.source:
+            target = gauge.elements[each.layer].target
+            assert len(each.units) == each.total == 48
+            assert (target[each.units[:, 0]] == each.units[:, 1]).all()
+    for each in found.heads:
+        if each.source:
+            places = gauge.elements[f"{each.layer}/attention"].query.order
+            assert len(each.heads) == each.total == 4
+            assert (places[each.heads[:, 0]] == each.heads[:, 1]).all()
+    nothing = localise(stranger, first)
+    assert not any(each.source for each in (*nothing.units, *nothing.heads))

@@ -27,7 +27,7 @@ from normgauge.training.optimise import Training
 from normgauge.training.plan import Plan, plan_of, rate_share
 from normgauge.training.train import train
 from normgauge.trajectories.links import chain_of, read_links, right
-from normgauge.trajectories.runs import Start, make_runs, trainable
+from normgauge.trajectories.runs import Start, make_runs, trainable, with_drawn_anew
 from normgauge.transport.optimizers import moved_state, read_state
 
 SETTINGS = {"learning_rate": 3e-3, "batch": 2, "length": 32, "warmup": 2}
@@ -194,6 +194,15 @@ def test_kept_steps_are_folders_with_weights_state_and_record(made):
     names = [name for group in state["param_groups"] for name in group["param_names"]]
     assert set(names) == set(load_file(made / "step4" / "model.safetensors"))
     assert not read_state(made / "step0" / "optimizer.pt")["state"]
+
+
+def test_parameters_are_drawn_anew_as_the_plan_says(start):
+    checkpoint = open_checkpoint(start.base)
+    found = with_drawn_anew(checkpoint, Plan(1, 1e-2, 42, drawn_anew=("*.mlp.*",)))
+    moved = {n for n, each in found.tensors.items() if not each.equal(checkpoint.tensors[n])}
+    assert moved == {name for name in checkpoint.tensors if ".mlp." in name and "weight" in name}
+    with pytest.raises(InputError, match="names no parameter of the base"):
+        with_drawn_anew(checkpoint, Plan(1, 1e-2, 0, drawn_anew=("*.mpl.*",)))
 
 
 def test_parameters_and_optimizers_are_what_the_plan_says(start):

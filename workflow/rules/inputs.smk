@@ -408,3 +408,9 @@ def lineage_name(pair):
     """A model id, with the revision where several of it are compared."""
     several = sum(model == pair[0] for model, _ in LINEAGE_MODELS) > 1
     return "@".join(pair) if several else pair[0]
+
+
+def lineage_hiding(pair, stated):
+    """A pair whose b is changed: the names of its checkpoints, and its seeds."""
+    names = {side: lineage_name(checkpoint) for side, checkpoint in pair.items()}
+    return {**names, "seeds": stated.get("seeds", config["lineage"]["seeds"])}

@@ -5,15 +5,23 @@ LINEAGE_SETS = [
     for names in config["lineage"]["sets"]
 ]
 LINEAGE_HIDDEN = [
-    [listed_checkpoints(pair[side], "lineage.hidden")[0] for side in ("a", "b")]
+    {
+        side: listed_checkpoints(pair[side], "lineage.hidden")[0]
+        for side in ("a", "b", "third")
+        if side in pair
+    }
     for pair in config["lineage"]["hidden"]
 ]
 LINEAGE_MODELS = list(
-    dict.fromkeys(pair for names in [*LINEAGE_SETS, *LINEAGE_HIDDEN] for pair in names)
+    dict.fromkeys(
+        pair
+        for names in [*LINEAGE_SETS, *(pair.values() for pair in LINEAGE_HIDDEN)]
+        for pair in names
+    )
 )
 LINEAGE_TABLES = [
     f"{LINEAGE}/{kind}.{ending}"
-    for kind in ("pairs", "evasions")
+    for kind in ("pairs", "evasions", "origins")
     for ending in ("parquet", "csv")
     if config["lineage"]["sets" if kind == "pairs" else "hidden"]
 ]
@@ -28,6 +36,7 @@ LINEAGE_DRAWN = {
     for figure, table, result in (
         ("matrix", "pairs", "Which checkpoints share an initialisation"),
         ("evasions", "evasions", "What hides descent"),
+        ("origins", "origins", "Which layers come from the other"),
     )
 }
 LINEAGE_FIGURES = [
@@ -44,6 +53,8 @@ rule measure_lineage:
         pairs_csv=f"{LINEAGE}/pairs.csv",
         evasions=f"{LINEAGE}/evasions.parquet",
         evasions_csv=f"{LINEAGE}/evasions.csv",
+        origins=f"{LINEAGE}/origins.parquet",
+        origins_csv=f"{LINEAGE}/origins.csv",
     log:
         f"logs/{LINEAGE}/lineage.log",
     benchmark:
@@ -59,8 +70,7 @@ rule measure_lineage:
         names=[lineage_name(pair) for pair in LINEAGE_MODELS],
         entries=[MODELS[model].get("config", {}) for model, _ in LINEAGE_MODELS],
         sets=[[lineage_name(pair) for pair in names] for names in LINEAGE_SETS],
-        hidden=[[lineage_name(pair) for pair in names] for names in LINEAGE_HIDDEN],
-        seeds=config["lineage"]["seeds"],
+        hidden=[lineage_hiding(*each) for each in zip(LINEAGE_HIDDEN, config["lineage"]["hidden"])],
         draws=config["lineage"]["draws"],
     script:
         "../scripts/measure_lineage.py"

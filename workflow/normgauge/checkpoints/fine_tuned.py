@@ -29,6 +29,7 @@ SETTINGS = (
     "weight_decay",
     "parameters",
     "period",
+    "drawn_anew",
 )
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

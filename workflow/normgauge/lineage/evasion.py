@@ -33,6 +33,7 @@ class Evaded:
 
 
 Attack = Callable[[Checkpoint, Anatomy, int], Evaded]
+MEAN = "mean with an unrelated model"
 
 
 def _under(chosen: Callable[[Anatomy, str], bool]) -> Attack:
@@ -56,7 +57,9 @@ def _is_stream(anatomy: Anatomy, name: str) -> bool:
 
 def _rotated(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) -> Evaded:
     """Gains absorbed into the maps that read them, then a rotation of the stream, float32."""
-    plain = absorb_gains(untied(checkpoint), anatomy, torch.float32)
+    apart = untied(checkpoint)
+    anatomy = describe(apart.config)  # in which nothing is tied
+    plain = absorb_gains(apart, anatomy, torch.float32)
     stream = anatomy.primary_stack
     fixing = anatomy.norm_kind == NormKind.LAYER_NORM
     gauge = Gauge({stream.space: Orthogonal.random(stream.width, seed, fixing_ones=fixing)})
@@ -122,6 +125,24 @@ def _noise_and_gauge(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) -> Eva
     return ATTACKS["every gauge"](noisy, anatomy, seed)
 
 
+def _half_anew_and_gauge(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) -> Evaded:
+    anew = ATTACKS["every other block anew"](checkpoint, anatomy, seed).checkpoint
+    return ATTACKS["every gauge"](anew, anatomy, seed)
+
+
+def _mean_with(third: Checkpoint) -> Attack:
+    """The mean of all learned values with those of another model of the same shapes."""
+
+    def attack(checkpoint: Checkpoint, anatomy: Anatomy, seed: int) -> Evaded:
+        tensors = {
+            name: (value.double().add(third.tensors[name].double()) / 2).to(value.dtype)
+            for name, value in checkpoint.tensors.items()
+        }
+        return Evaded(replace(checkpoint, tensors=tensors), Gauge({}))
+
+    return attack
+
+
 ATTACKS: Mapping[str, Attack] = {
     "none": lambda checkpoint, anatomy, seed: Evaded(checkpoint, Gauge({})),
     "gauge of units": _under(_is_unit),
@@ -133,8 +154,9 @@ ATTACKS: Mapping[str, Attack] = {
     "noise of 1 %, every gauge": _noise_and_gauge,
     "noise of 10 %": _noisy(0.1),
     "rounding to 4 bits": _changed(_four_bits),
-    "mean with an unrelated model": _changed(_mean_with_another),
+    MEAN: _changed(_mean_with_another),
     "every other block anew": _half_anew,
+    "every other block anew, every gauge": _half_anew_and_gauge,
 }
 KEEPING = (
     "none",
@@ -148,20 +170,39 @@ KEEPING = (
 
 
 def evaded(
-    checkpoint: Checkpoint, seed: int, attacks: Sequence[str] = tuple(ATTACKS)
+    checkpoint: Checkpoint,
+    seed: int,
+    attacks: Sequence[str] = tuple(ATTACKS),
+    third: Checkpoint | None = None,
 ) -> Iterator[tuple[str, Checkpoint, float]]:
     """Each attack that the model admits: its name, the copy, and how far its outputs are from the
     model's, relative to the largest, on random tokens in float32.
+
+    third: what the mean is taken with; without it the model's own values in another order are.
+    Raises InputError for a third model of other shapes.
     """
+    if third is not None:
+        require_same_shapes(checkpoint, third)
+    known = ATTACKS if third is None else {**ATTACKS, MEAN: _mean_with(third)}
     anatomy = describe(checkpoint.config)
     inputs = drawn_inputs(checkpoint.config, probe_settings(checkpoint.config, 2), batch_size=1)
     batches = [batch.inputs for batch in inputs.batches]
     reference = build_model(checkpoint, "float32")
     for name in attacks:
         try:
-            found = ATTACKS[name](checkpoint, anatomy, seed)
+            found = known[name](checkpoint, anatomy, seed)
         except InputError:  # a stream that admits no rotation
             continue
         model = build_model(found.checkpoint, "float32")
         change = deviation(reference, model, anatomy, found.gauge, batches).relative
         yield name, found.checkpoint, change
+
+
+def require_same_shapes(checkpoint: Checkpoint, third: Checkpoint) -> None:
+    """InputError, naming a tensor, where a mean cannot be taken."""
+    for name, value in checkpoint.tensors.items():
+        if name not in third.tensors or third.tensors[name].shape != value.shape:
+            raise InputError(
+                f"lineage.hidden: the third model has no tensor {name} of shape "
+                f"{tuple(value.shape)}; name one of the same shapes"
+            )

@@ -8,7 +8,7 @@ pairs are shown beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -21,16 +21,19 @@ LEAST_LEFT = 8  # dimensions of the units that regression must leave
 
 @dataclass(frozen=True)
 class LayerMatch:
-    """One layer: units on which both matches agree, of `units`."""
+    """One layer: units on which both matches agree, of `units`, the fewer of the two sides';
+    `expected`: the agreements of two unrelated matches, 1 where the sides have equally many.
+    """
 
     layer: str
     agreements: int
     units: int
+    expected: float
 
 
 @dataclass(frozen=True)
 class FrameMatch:
-    """All layers. p: the Poisson probability of so many agreements, one a layer expected."""
+    """All layers. p: the Poisson probability of so many agreements."""
 
     layers: tuple[LayerMatch, ...]
     p: float
@@ -43,6 +46,11 @@ class FrameMatch:
     def units(self) -> int:
         return sum(each.units for each in self.layers)
 
+    @property
+    def expected(self) -> float:
+        """Agreements of unrelated models."""
+        return sum(each.expected for each in self.layers)
+
 
 def frame_match(pair: Pair) -> FrameMatch:
     """Match the units of A to those of B, layer by layer, whatever the coordinates of either.
@@ -50,20 +58,40 @@ def frame_match(pair: Pair) -> FrameMatch:
     Layers whose units are too few for a regression on what they read, or whose stream has no token
     table, are left out.
     """
-    frames = {stream: frame_of(*tables) for stream, tables in pair.anchors.items() if tables[0]}
+    frames = frames_of(pair)
     found = tuple(
-        LayerMatch(first.name, agreements(first, second, frames[first.stream]), first.units)
+        LayerMatch(
+            first.name,
+            len(agreeing(first, second, frames[first.stream])),
+            *_sizes(first.units, second.units),
+        )
         for first, second in pair.layers
-        if first.stream in frames
-        and first.units == second.units
-        and first.write.shape[1] + LEAST_LEFT <= first.units
+        if first.stream in frames and enough_units(first) and enough_units(second)
     )
-    total = sum(each.agreements for each in found)
-    return FrameMatch(found, float(poisson.sf(total - 1, len(found))) if found else 1.0)
+    match = FrameMatch(found, 1.0)
+    return replace(match, p=float(poisson.sf(match.agreements - 1, match.expected)) if found else 1)
+
+
+def _sizes(first: int, second: int) -> tuple[int, float]:
+    """The fewer units, and the expected agreements of two independent matches: of m pairs each,
+    drawn at random among n, m / n.
+    """
+    return min(first, second), min(first, second) / max(first, second)
+
+
+def enough_units(layer: Layer) -> bool:
+    """Whether a regression on what the units read leaves something of what they write."""
+    return layer.write.shape[1] + LEAST_LEFT <= layer.units
+
+
+def frames_of(pair: Pair) -> dict[str, np.ndarray]:
+    """The frame of every stream that has a table on both sides."""
+    return {stream: frame_of(*tables) for stream, tables in pair.anchors.items() if tables[0]}
 
 
 def frame_of(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> np.ndarray:
-    """float64 (width, width), orthogonal: rows of A times it are rows in B's coordinates.
+    """float64 (width of A, width of B), orthonormal along the shorter side: rows of A times it are
+    rows in B's coordinates.
 
     The nearest orthogonal map between the tables (Schoenemann, 1966); where the tables do not span
     the stream, the best signed permutation, which they still determine.
@@ -72,15 +100,15 @@ def frame_of(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) 
         np.concatenate([_centred(tables[name]) for name in first]) for tables in (first, second)
     )
     product = left.T @ right
-    width = len(product)
-    outer, values, inner = np.linalg.svd(product)
+    outer, values, inner = np.linalg.svd(product, full_matrices=False)
     # one direction may be missing: a LayerNorm stream does not see the mean
-    if (values > values[0] * width * np.finfo(np.float64).eps).sum() >= width - 1:
+    least = values[0] * max(product.shape) * np.finfo(np.float64).eps
+    if (values > least).sum() >= len(values) - 1:
         return outer @ inner
     lengths = [np.linalg.norm(side, axis=0) for side in (left, right)]
     cosines = product / np.maximum(np.outer(*lengths), 1e-300)
     rows, columns = linear_sum_assignment(-np.abs(cosines))
-    frame = np.zeros((width, width))
+    frame = np.zeros(product.shape)
     frame[rows, columns] = np.where(cosines[rows, columns] < 0, -1.0, 1.0)
     return frame
 
@@ -91,12 +119,15 @@ def _centred(table: np.ndarray) -> np.ndarray:
     return moved / max(float(np.linalg.norm(moved)), 1e-300)
 
 
-def agreements(first: Layer, second: Layer, frame: np.ndarray) -> int:
-    """Units of A that what they read and what they write send to the same unit of B."""
-    by_read, by_write = (
-        linear_sum_assignment(-similarity)[1] for similarity in similarities(first, second, frame)
-    )
-    return int((by_read == by_write).sum())
+def agreeing(first: Layer, second: Layer, frame: np.ndarray) -> np.ndarray:
+    """int64 (k, 2): units of A, and the unit of B to which both what they read and what they write
+    send them.
+    """
+    matches = []
+    for similarity in similarities(first, second, frame):
+        rows, columns = linear_sum_assignment(-similarity)
+        matches.append(set(zip(rows.tolist(), columns.tolist(), strict=True)))
+    return np.array(sorted(matches[0] & matches[1]), dtype=np.int64).reshape(-1, 2)
 
 
 def similarities(first: Layer, second: Layer, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import torch
 
-from normgauge.anatomy.structure import Anatomy
 from normgauge.lineage.canonical import LEAVES, Canonical, canonical
+from normgauge.lineage.invariants import up_to_rounding
 from normgauge.lineage.layout import TensorAxis, layout_of
 from normgauge.lineage.refinement import Model, model_of
+from normgauge.lineage.rounding import Given, Rounding
 from normgauge.lineage.words import axis_sums, mixed
 
 OUTSIDE = (
@@ -25,9 +27,18 @@ OUTSIDE = (
 )
 """Changes of coordinates that may keep a function and that the discrete groups do not hold."""
 
+WITHOUT_EFFECT = {
+    *("architectures", "transformers_version", "dtype", "torch_dtype", "tie_word_embeddings"),
+    *("use_cache", "id2label", "label2id", "problem_type", "pretraining_tp", "initializer_factor"),
+    *("gradient_checkpointing", "chunk_size_feed_forward", "task_specific_params"),
+}
+"""Keys of a config that change no value of the function."""
+
 
 class Verdict(StrEnum):
     SAME = "the same"
+    SETTINGS = "the same weights under other settings"
+    ROUNDED = "the same up to rounding"
     ANOTHER = "not the same under the discrete groups"
     UNDECIDED = "undecided"
 
@@ -57,29 +68,68 @@ class Difference:
 @dataclass(frozen=True, eq=False)
 class Sameness:
     """The verdict on two checkpoints, their forms (None where the classes or tensors differ), and
-    what differs: all of the first invariant that does.
+    what differs: all of the first invariant that does. rounding: what continuous changes of
+    coordinates leave to rounding, None where they were not needed or could not be found. settings:
+    keys of the configs that differ and may change the function.
     """
 
     verdict: Verdict
     a: Canonical | None
     b: Canonical | None
     differences: tuple[Difference, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """A model: its anatomy, and its tensors by the names of the class."""
-
-    anatomy: Anatomy
-    tensors: Mapping[str, torch.Tensor]
+    rounding: Rounding | None = None
+    settings: tuple[str, ...] = ()
 
 
 def same(a: Given, b: Given, leaves: int = LEAVES) -> Sameness:
-    """Whether some discrete gauge turns A into B, byte by byte.
+    """Whether some discrete gauge turns A into B, byte by byte, or any change of coordinates does
+    up to the rounding of stored weights.
 
     leaves: the budget of each canonical form. Where the hashes differ and a tie was not decided,
     the verdict is "undecided". Raises InputError as `canonical`.
     """
+    found = _by_form(a, b, leaves)
+    if found.verdict != Verdict.SAME and _comparable(a, b):
+        rounding = up_to_rounding(a, b)
+        explained = rounding is not None and rounding.explained
+        verdict = Verdict.ROUNDED if explained else found.verdict
+        found = replace(found, verdict=verdict, rounding=rounding)
+    other = unlike_settings(a.config, b.config)
+    if other and found.verdict in (Verdict.SAME, Verdict.ROUNDED):
+        found = replace(found, verdict=Verdict.SETTINGS)
+    return replace(found, settings=other)
+
+
+def unlike_settings(a: Any, b: Any) -> tuple[str, ...]:
+    """Keys under which two configs differ and that may change the function: not names, versions,
+    dtypes, token ids, ties (which the tensors show), nor what acts in training alone.
+    """
+    if a is None or b is None:
+        return ()
+    first, second = (x.to_dict() if hasattr(x, "to_dict") else vars(x) for x in (a, b))
+    keys = sorted(first.keys() | second.keys())
+    return tuple(
+        key
+        for key in keys
+        if first.get(key) != second.get(key)
+        and key not in WITHOUT_EFFECT
+        and not key.startswith(("_", "output_", "return_"))
+        and not key.endswith(("_token_id", "drop", "dropout", "dropout_prob", "_range"))
+    )
+
+
+def _comparable(a: Given, b: Given) -> bool:
+    """Whether both have the class, every tensor, and finite values in all of them."""
+    if a.anatomy.architecture != b.anatomy.architecture:
+        return False
+    shapes = [{t.name: t.shape for t in each.anatomy.tensors} for each in (a, b)]
+    finite = all(
+        bool(torch.isfinite(value).all()) for each in (a, b) for value in each.tensors.values()
+    )
+    return shapes[0] == shapes[1] and finite
+
+
+def _by_form(a: Given, b: Given, leaves: int) -> Sameness:
     if a.anatomy.architecture != b.anatomy.architecture:
         return Sameness(Verdict.ANOTHER, None, None, (Difference(Invariant.ARCHITECTURE),))
     layouts = layout_of(a.anatomy).axes.keys(), layout_of(b.anatomy).axes.keys()

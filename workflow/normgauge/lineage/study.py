@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.lineage.decision import Lineage, lineage
 from normgauge.lineage.evasion import KEEPING, evaded
+from normgauge.lineage.localisation import localise
 from normgauge.lineage.units import side_of
 from normgauge.progress import Progress
 from normgauge.provenance import execution_environment
@@ -23,18 +25,33 @@ Stored = Mapping[str, tuple[str | os.PathLike[str], Mapping[str, Any] | None]]
 """Checkpoint folders and what is laid over their config.json, by the names of the study."""
 
 
+LOCALISED = ("none", "every gauge", "every other block anew, every gauge")
+"""Attacks after which the study says where each layer comes from."""
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """A pair whose b is changed by every attack under each of `seeds`. third: what the mean is
+    taken with, "" for b's own values in another order.
+    """
+
+    a: str
+    b: str
+    seeds: Sequence[int]
+    third: str = ""
+
+
 def write_study(
     stored: Stored,
     sets: Sequence[Sequence[str]],
-    hidden: Sequence[Sequence[str]],
-    seeds: Sequence[int],
+    hidden: Sequence[Hiding],
     draws: int,
     outputs: Mapping[str, str | os.PathLike[str]],
 ) -> None:
-    """Write `lineage_pairs` and `lineage_evasions`, each as parquet and as CSV.
+    """Write `lineage_pairs`, `lineage_evasions` and `lineage_origins`, each as parquet and as CSV.
 
-    sets: names of checkpoints that are compared with each other. hidden: pairs (a, b); b is changed
-    by every attack under each of `seeds`. draws: permutations of each exact test.
+    sets: names of checkpoints that are compared with each other. draws: permutations of each exact
+    test.
     """
     opened: dict[str, Checkpoint] = {}
 
@@ -45,39 +62,45 @@ def write_study(
         return opened[name]
 
     pairs = [pair for each in sets for pair in combinations(each, 2)]
-    progress = Progress(len(pairs) + len(hidden) * len(seeds), "lineage")
-    found = []
+    progress = Progress(len(pairs) + sum(len(each.seeds) for each in hidden), "lineage")
+    rows: dict[str, list[Row]] = {"pairs": [], "evasions": [], "origins": []}
     for a, b in pairs:
-        found.append({"a": a, "b": b, **_row(_tests(checkpoint(a), checkpoint(b), 0, draws))})
+        found = _row(_tests(checkpoint(a), checkpoint(b), 0, draws))
+        rows["pairs"].append({"a": a, "b": b, **found})
         progress.step()
-    hidings: list[Row] = []
-    for a, b in hidden:
-        for seed in seeds:
-            hidings += _evasion_rows(a, b, checkpoint(a), checkpoint(b), seed, draws)
+    for each in hidden:
+        first, second = checkpoint(each.a), checkpoint(each.b)
+        third = checkpoint(each.third) if each.third else None
+        for seed in each.seeds:
+            for attack, copy, change in evaded(second, seed, third=third):
+                names = {"a": each.a, "b": each.b, "attack": attack, "seed": seed}
+                cost = {"function_change": change, "keeps_function": attack in KEEPING}
+                tests = _row(_tests(first, copy, seed, draws))
+                rows["evasions"].append({**names, **cost, **tests})
+                if attack in LOCALISED:
+                    rows["origins"] += [{**names, **row} for row in _origins(first, copy)]
             progress.step()
     metadata = execution_environment()
-    for kind, rows in (("pairs", found), ("evasions", hidings)):
-        tables.write(outputs[kind], f"lineage_{kind}", rows, metadata)
-        tables.write_csv(Path(outputs[kind]).with_suffix(".csv"), f"lineage_{kind}", rows)
+    for kind, found in rows.items():
+        tables.write(outputs[kind], f"lineage_{kind}", found, metadata)
+        tables.write_csv(Path(outputs[kind]).with_suffix(".csv"), f"lineage_{kind}", found)
+
+
+def _origins(a: Checkpoint, b: Checkpoint) -> Iterator[Row]:
+    found = localise(side_of(a), side_of(b))
+    for kind, sources in (("units", found.units), ("heads", found.heads)):
+        for each in sources:
+            yield {
+                "kind": kind,
+                "layer": each.layer,
+                "source": each.source,
+                "found": len(getattr(each, kind)),
+                "total": each.total,
+            }
 
 
 def _tests(a: Checkpoint, b: Checkpoint, seed: int, draws: int) -> Lineage:
     return lineage(side_of(a), side_of(b), None, seed, draws)
-
-
-def _evasion_rows(
-    a: str, b: str, first: Checkpoint, second: Checkpoint, seed: int, draws: int
-) -> Iterator[Row]:
-    for attack, copy, change in evaded(second, seed):
-        yield {
-            "a": a,
-            "b": b,
-            "attack": attack,
-            "seed": seed,
-            "function_change": change,
-            "keeps_function": attack in KEEPING,
-            **_row(_tests(first, copy, seed, draws)),
-        }
 
 
 def _row(found: Lineage) -> Row:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DRAWS = 9999
+AT_ONCE = 1000  # draws that are in memory at once
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ def trace_test(
     drawn = np.zeros(draws)
     for size, matrix in sums.items():
         places = np.arange(size)
-        for number in range(draws):
-            values = matrix[places, generator.permutation(size)]
+        for start in range(0, draws, AT_ONCE):
+            shape = (min(AT_ONCE, draws - start), size)
+            orders = generator.permuted(np.broadcast_to(places, shape), axis=1)
+            values = matrix[places, orders]
             if signs:
-                values = values * generator.choice((-1.0, 1.0), size)
-            drawn[number] += values.sum()
+                values = values * generator.choice((-1.0, 1.0), shape)
+            drawn[start : start + AT_ONCE] += values.sum(1)
     # a draw that equals the observed trace up to rounding counts as one that reaches it
     reach = observed - 1e-9 * max(1.0, abs(observed))
     p = (1 + int((drawn >= reach).sum())) / (1 + draws)

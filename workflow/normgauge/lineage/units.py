@@ -156,41 +156,62 @@ def side_of(checkpoint: Checkpoint) -> Side:
 
 
 def pair_of(a: Side, b: Side) -> Pair:
-    """Two models of one family, of any depths: layers are paired by their names.
+    """Two models of one family, of any depths and widths: layers are paired by their names.
 
-    Raises InputError for models of another family or width, or without a layer in common.
+    Raises InputError for models of two families, for weights that are no numbers, and for models
+    without a layer in common.
     """
     require_comparable(a.anatomy, b.anatomy)
-    first, second = ({each.name: each for each in layers_of(x.anatomy, x.tensors)} for x in (a, b))
-    common = [name for name in first if name in second]
-    if not common:
+    for side, letter in ((a, "A"), (b, "B")):
+        require_finite(side, letter)
+    prefixes = class_prefixes(a.anatomy, b.anatomy)
+    pair = pair_of_parts(
+        *(
+            (layers_of(x.anatomy, x.tensors), anchors_of(x.anatomy, x.tensors, prefix))
+            for x, prefix in zip((a, b), prefixes, strict=True)
+        )
+    )
+    if not pair.layers:
         raise InputError(
             f"{b.anatomy.architecture}: no feed-forward layer of {a.anatomy.architecture}'s; "
             "compare models with such layers"
         )
-    prefixes = class_prefixes(a.anatomy, b.anatomy)
-    anchors = [
-        anchors_of(x.anatomy, x.tensors, prefix) for x, prefix in zip((a, b), prefixes, strict=True)
-    ]
+    return pair
+
+
+Parts = tuple[Sequence[Layer], Mapping[str, Anchors]]
+"""What a model shows of itself: its layers and its anchors."""
+
+
+def pair_of_parts(a: Parts, b: Parts) -> Pair:
+    """Layers of equal names side by side, and the anchors that both have."""
+    (layers, anchors), (others, other_anchors) = a, b
+    named = {each.name: each for each in others}
     return Pair(
-        tuple((first[name], second[name]) for name in common),
+        tuple((each, named[each.name]) for each in layers if each.name in named),
         {
-            stream: _common(anchors[0][stream].tables, anchors[1][stream].tables)
-            for stream in anchors[0]
-            if stream in anchors[1]
+            stream: _common(anchors[stream].tables, other_anchors[stream].tables)
+            for stream in anchors
+            if stream in other_anchors
         },
     )
 
 
 def require_comparable(a: Anatomy, b: Anatomy) -> None:
-    """InputError for models of another family, or whose streams have other widths."""
-    widths = [{stack.space: stack.width for stack in each.stacks} for each in (a, b)]
-    if a.family != b.family or widths[0] != widths[1]:
-        described = [f"{each.architecture} of width {each.stacks[-1].width}" for each in (a, b)]
+    """InputError for models of two families."""
+    if a.family != b.family:
         raise InputError(
-            f"A is a {described[0]}, B a {described[1]}; lineage compares models of one family "
-            "and width"
+            f"A is a {a.architecture}, B a {b.architecture}; lineage compares models of one family"
         )
+
+
+def require_finite(side: Side, letter: str) -> None:
+    """InputError, naming the tensor, for weights that are NaN or infinite: nothing is near them."""
+    for name, value in side.tensors.items():
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(
+                f"{letter}: tensor {name} holds values that are no finite numbers; restore its file"
+            )
 
 
 def class_prefixes(a: Anatomy, b: Anatomy) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from normgauge.anatomy import describe
 from normgauge.lineage import canonical as forms
 from normgauge.lineage import same as sameness
+from normgauge.lineage.rounding import Given
 from normgauge.live.models import Model, checkpoint_of
 
 
@@ -47,6 +48,6 @@ def same(a: Model, b: Model) -> sameness.Sameness:
     return sameness.same(_given(a), _given(b))
 
 
-def _given(model: Model) -> sameness.Given:
+def _given(model: Model) -> Given:
     checkpoint = checkpoint_of(model)
-    return sameness.Given(describe(checkpoint.config), checkpoint.tensors)
+    return Given(describe(checkpoint.config), checkpoint.tensors, checkpoint.config)

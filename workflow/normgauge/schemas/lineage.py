@@ -1,4 +1,6 @@
-"""Lineage: pairs of checkpoints, and pairs whose second was changed to hide descent."""
+"""Lineage: pairs of checkpoints, pairs whose second was changed to hide descent, and where the
+layers of these come from.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +60,22 @@ tables = Tables(
             ),
             ("keeps_function", BOOL, "!whether the attack changes nothing but by rounding"),
             *_TESTS,
+        ),
+        "lineage_origins": schema(
+            ("a", STRING, "!model id, or id@revision"),
+            ("b", STRING, "!the one that was changed to hide descent"),
+            ("attack", STRING, "!what was done to b (docs/lineage.md)"),
+            ("seed", INT, "!of what was drawn for it"),
+            ("kind", STRING, "!what is placed: units or heads"),
+            ("layer", STRING, "!layer of b: the space of its units, or the block of its heads"),
+            (
+                "source",
+                STRING,
+                "!layer of a from which most of them come, empty where no more than chance do (all "
+                "pairs of layers together at 0.001)",
+            ),
+            ("found", INT, "!units or heads of that layer that were found", "units or heads"),
+            ("total", INT, "!units or heads of the layer of b", "units or heads"),
         ),
     }
 )

@@ -12,6 +12,7 @@ from normgauge.errors import InputError
 from normgauge.training.recipes import Recipe
 
 ADAMW, SGD = "adamw", "sgd"
+PATTERNS = ("parameters", "drawn_anew")  # settings that are patterns of names
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,
     "linear": lambda done: 1.0 - 0.9 * done,
@@ -30,7 +31,8 @@ class Plan:
     where it is not 0, each sequence is its first so many tokens, over and over, which teaches to
     copy. `momentum`:
     of SGD, and of AdamW its first average. `weight_decay`: of matrices alone. `parameters`:
-    patterns of names (`*.mlp.*`); all are trained when there are none.
+    patterns of names (`*.mlp.*`); all are trained when there are none. `drawn_anew`: patterns of
+    those that get the values of a fresh initialisation before the first step.
     """
 
     steps: int
@@ -45,6 +47,7 @@ class Plan:
     weight_decay: float = 0.1
     parameters: tuple[str, ...] = ()
     period: int = 0
+    drawn_anew: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -59,9 +62,14 @@ class Plan:
         """Whether the parameter of this name is trained."""
         return not self.parameters or any(fnmatchcase(name, each) for each in self.parameters)
 
+    def draws(self, name: str) -> bool:
+        """Whether the parameter of this name is drawn again before the first step."""
+        return any(fnmatchcase(name, each) for each in self.drawn_anew)
+
     def record(self) -> dict[str, Any]:
         """All of it, for files."""
-        return {**asdict(self), "parameters": list(self.parameters)}
+        listed = {"parameters": list(self.parameters), "drawn_anew": list(self.drawn_anew)}
+        return {**asdict(self), **listed}
 
 
 def rate_share(schedule: str, step: int, warmup: int, steps: int) -> float:
@@ -96,9 +104,9 @@ def plan_of(where: str, settings: Mapping[str, Any], steps: int, seed: int) -> P
             known = tuple(SCHEDULES) if key == "schedule" else (ADAMW, SGD)
             if value not in known:
                 raise InputError(f"{where}.{key}: {value!r} is unknown; known: {', '.join(known)}")
-        elif key == "parameters":
+        elif key in PATTERNS:
             if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
-                raise InputError(f"{where}.parameters: expected a list of patterns, found {value}")
+                raise InputError(f"{where}.{key}: expected a list of patterns, found {value}")
         else:
             _number(f"{where}.{key}", value, key in positive)
     if settings.get("momentum", 0) >= 1:
@@ -107,8 +115,8 @@ def plan_of(where: str, settings: Mapping[str, Any], steps: int, seed: int) -> P
         raise InputError(f"{where}.length: a sequence of {settings['length']} has nothing to learn")
     if not isinstance(settings.get("period", 0), int):
         raise InputError(f"{where}.period: expected a whole number, found {settings['period']}")
-    patterns = tuple(settings.get("parameters", ()))
-    return Plan(**{**settings, "steps": steps, "seed": seed, "parameters": patterns})
+    patterns = {key: tuple(settings.get(key, ())) for key in PATTERNS}
+    return Plan(**{**settings, "steps": steps, "seed": seed, **patterns})
 
 
 def _number(where: str, value: Any, positive: bool) -> None:

@@ -4,6 +4,8 @@ where a killed job has left them.
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +22,7 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy
 from normgauge.calibration.batches import Batch, batches
 from normgauge.calibration.tokenisation import load_tokenizer
-from normgauge.checkpoints.building import build_model
+from normgauge.checkpoints.building import build_model, reinitialise
 from normgauge.checkpoints.fine_tuned import FineTunedSource
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.errors import InputError
@@ -171,6 +173,7 @@ def _make_run(source: FineTunedSource, name: str, run: _Run) -> None:
         gauge = recorded_gauge(anatomy, seed)
         begun = transformed(base, anatomy, gauge)
         write_gauge(run.folder / "gauge.parquet", gauge, {"seed": str(seed), "run": name})
+    begun = with_drawn_anew(begun, run.plan)
     watcher = None
     if run.base.probes is not None:
         watcher = LocalMatches(run.base.probes, run.base.seen, source.match_every, run.budgets)
@@ -186,6 +189,22 @@ def _make_run(source: FineTunedSource, name: str, run: _Run) -> None:
     if watcher:
         rows = [link.row() for link in watcher.links]
         tables.write(run.folder / "links.parquet", "trajectory_links", rows, {"run": name})
+
+
+def with_drawn_anew(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
+    """The checkpoint with the plan's `drawn_anew` parameters of a fresh initialisation. InputError
+    where a pattern names none.
+    """
+    for pattern in plan.drawn_anew:
+        if not fnmatch.filter(checkpoint.tensors, pattern):
+            raise InputError(f"drawn_anew: {pattern!r} names no parameter of the base; mend it")
+    if not plan.drawn_anew:
+        return checkpoint
+    # a generator of its own: the seed itself may be that of the base's initialisation
+    seed = int.from_bytes(hashlib.sha256(f"drawn anew {plan.seed}".encode()).digest()[:4])
+    fresh = reinitialise(checkpoint.config, seed, "float32").state_dict()
+    drawn = {name: fresh[name].clone() for name in checkpoint.tensors if plan.draws(name)}
+    return replace(checkpoint, tensors={**checkpoint.tensors, **drawn})
 
 
 def trainable(checkpoint: Checkpoint) -> torch.nn.Module:

@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "coordinates",
     )
     parser.add_argument(
+        "--where",
+        action="store_true",
+        help="also say which blocks, units and heads of the second of a pair come from the first",
+    )
+    parser.add_argument(
         "--draws",
         type=positive,
         default=9999,
@@ -39,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.errors import InputError
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder
-    from normgauge.verbs.words import lineage_summary
+    from normgauge.verbs.words import lineage_summary, origin_summary
 
     if len(options.models) < 2:
         raise InputError("lineage: names one model; name two or more")
@@ -56,38 +61,38 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         say_json({"pairs": [_document(*each) for each in found]})
     else:
-        say(lineage_summary(found))
+        say(lineage_summary([each[:3] for each in found]))
+        for a, b, _, where in found:
+            if where:
+                say(origin_summary(a, b, where))
     return 0
 
 
 def _found(options: argparse.Namespace, folders: list[Any], initial: Any) -> list[tuple]:
     from dataclasses import replace
 
-    from normgauge.checkpoints.building import reinitialise
     from normgauge.checkpoints.opening import open_checkpoint
     from normgauge.lineage.decision import lineage
-    from normgauge.lineage.held_initial import DRAWS, held_initial_test
+    from normgauge.lineage.held_initial import DRAWS, fresh_initialisations, held_initial_test
+    from normgauge.lineage.localisation import localise
     from normgauge.lineage.units import side_of
 
     sides = [side_of(open_checkpoint(folder)) for folder in folders]
+    start = open_checkpoint(initial) if initial is not None else None
     found = []
     for (one, a), (other, b) in combinations(enumerate(sides), 2):
         result = lineage(a, b, None, options.seed, options.draws)
-        if initial is not None and one == 0:
-            start = open_checkpoint(initial)
-            held = side_of(start)
-
-            def fresh(seed: int, start: Any = start) -> Any:
-                return dict(reinitialise(start, seed, "float32").state_dict())
-
+        if start is not None and one == 0:
             draws = min(DRAWS, options.draws)
-            test = held_initial_test(held.anatomy, held.tensors, b, fresh, draws)
+            fresh = fresh_initialisations(start)
+            test = held_initial_test(side_of(start), b, fresh, draws)
             result = replace(result, initial=test)
-        found.append((options.models[one], options.models[other], result))
+        where = localise(a, b) if options.where else None
+        found.append((options.models[one], options.models[other], result, where))
     return found
 
 
-def _document(a: str, b: str, found: Any) -> dict[str, Any]:
+def _document(a: str, b: str, found: Any, where: Any) -> dict[str, Any]:
     tests = {
         name: vars(test)
         for name, test in (
@@ -100,7 +105,7 @@ def _document(a: str, b: str, found: Any) -> dict[str, Any]:
     match = {
         "agreements": found.match.agreements,
         "units": found.match.units,
-        "expected": len(found.match.layers),
+        "expected": found.match.expected,
         "p": found.match.p,
         "layers": [vars(each) for each in found.match.layers],
     }
@@ -112,4 +117,21 @@ def _document(a: str, b: str, found: Any) -> dict[str, Any]:
         "exact": tests,
         "count": match,
         "layers_with_shared_units": found.sources,
+        **({"where": _places(where)} if where else {}),
+    }
+
+
+def _places(where: Any) -> dict[str, Any]:
+    """By kind and layer of B: the layer of A, and the pairs (of A, of B) that were found."""
+    return {
+        kind: [
+            {
+                "layer": each.layer,
+                "source": each.source or None,
+                "pairs": getattr(each, kind).tolist(),
+                "of": each.total,
+            }
+            for each in getattr(where, kind)
+        ]
+        for kind in ("units", "heads")
     }

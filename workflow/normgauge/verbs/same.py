@@ -7,8 +7,8 @@ import argparse
 from normgauge.verbs.arguments import MODEL, add_output, add_settings
 
 HELP = (
-    "whether A and B are one checkpoint up to what moves and negates weights and keeps the "
-    "function; status 1 where not"
+    "whether A and B are one checkpoint up to changes of coordinates that keep the function, byte "
+    "by byte or up to rounding; status 1 where not"
 )
 
 
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from normgauge.anatomy import describe
     from normgauge.checkpoints.opening import open_checkpoint
-    from normgauge.lineage.same import Given, Verdict, same
+    from normgauge.lineage.rounding import Given
+    from normgauge.lineage.same import Verdict, same
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder
     from normgauge.verbs.words import same_summary
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         model_folder(options.b, options.config) as second,
     ):
         a, b = (
-            Given(describe(each.config), each.tensors)
+            Given(describe(each.config), each.tensors, each.config)
             for each in (open_checkpoint(folder) for folder in (first, second))
         )
         found = same(a, b)
@@ -44,8 +45,10 @@ def run(options: argparse.Namespace) -> int:
                 "verdict": found.verdict,
                 "sha256": [form and form.sha256 for form in (found.a, found.b)],
                 "differences": [vars(each) for each in found.differences],
+                "rounding": vars(found.rounding) if found.rounding else None,
+                "settings": found.settings,
             }
         )
     else:
         say(same_summary(found))
-    return int(found.verdict != Verdict.SAME)
+    return int(found.verdict not in (Verdict.SAME, Verdict.ROUNDED))

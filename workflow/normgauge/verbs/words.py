@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normgauge.gauge.model_matching import ModelMatching
     from normgauge.lineage.canonical import Canonical
     from normgauge.lineage.decision import Lineage
+    from normgauge.lineage.localisation import Localisation
     from normgauge.lineage.same import Difference, Sameness
     from normgauge.live.kernel import KernelCheck
     from normgauge.live.measuring import Measured
@@ -437,13 +438,27 @@ def canonical_summary(anatomy: Anatomy, form: Canonical, folder: str | None) -> 
 
 def same_summary(found: Sameness) -> list[str]:
     """The verdict, the hashes, and the first invariant that differs."""
-    from normgauge.lineage.same import OUTSIDE, Verdict
+    from normgauge.lineage.same import Verdict
 
     lines = [
         f"hash of {name}: {form.sha256}" for name, form in (("A", found.a), ("B", found.b)) if form
     ]
     if found.verdict == Verdict.SAME:
         return ["The same: A and B have one canonical form, byte by byte.", *lines]
+    if found.verdict == Verdict.SETTINGS:
+        return [
+            f"The same weights under other settings: {', '.join(found.settings)}.",
+            "The functions need not be the same.",
+            *lines,
+        ]
+    if found.verdict == Verdict.ROUNDED and found.rounding:
+        return [
+            "The same up to rounding: a change of coordinates leads from A to B, and rounding each "
+            "stored weight once explains what is left.",
+            f"An error of {number(found.rounding.ulp, 2)} ulp in every stored value is needed (at "
+            f"most 0.5), the most in {found.rounding.tensor}.",
+            *lines,
+        ]
     first = {
         Verdict.ANOTHER: "Not the same under permutations, signs and quarter turns.",
         Verdict.UNDECIDED: "Undecided: the forms differ, but ties in them are left.",
@@ -456,9 +471,22 @@ def same_summary(found: Sameness) -> list[str]:
         "The first invariant that differs:",
         *shown,
         *lines,
-        f"Not covered, and possible with the same function: {'; '.join(OUTSIDE)}.",
+        *_rounding_lines(found),
         "`normgauge gauge check A B` compares the functions themselves; `normgauge lineage A B` "
         "tests whether one was made from the other.",
+    ]
+
+
+def _rounding_lines(found: Sameness) -> list[str]:
+    """What was found beyond the discrete groups."""
+    from normgauge.lineage.same import OUTSIDE
+
+    if not found.rounding:
+        return [f"Not compared, and possible with the same function: {'; '.join(OUTSIDE)}."]
+    return [
+        "Nor up to rounding: maps of heads, scales of units and absorbed gains leave differences "
+        f"of {number(found.rounding.ulp, 2)} ulp of every stored value, the most in "
+        f"{found.rounding.tensor}."
     ]
 
 
@@ -479,7 +507,7 @@ def lineage_summary(found: Sequence[tuple[str, str, Lineage]]) -> list[str]:
             f"{a} {b}",
             number(each.exact_p, 2),
             f"{each.match.agreements} of {each.match.units}",
-            str(len(each.match.layers)),
+            f"{each.match.expected:.4g}",
             number(each.match.p, 2),
             str(each.verdict),
         ]
@@ -502,3 +530,16 @@ def lineage_summary(found: Sequence[tuple[str, str, Lineage]]) -> list[str]:
         "exact test.",
         "Unseen: distillation, and weights changed beyond recognition. The direction is open.",
     ]
+
+
+def origin_summary(a: str, b: str, where: Localisation) -> list[str]:
+    """Layer by layer of B, where in A its units and heads come from."""
+    lines = [f"Where {b} comes from in {a}:"]
+    for kind, sources in (("units", where.units), ("heads", where.heads)):
+        for each in sources[:LINES]:
+            found = f"{len(getattr(each, kind))} of {each.total} {kind} from {each.source}"
+            layer = each.layer.rstrip("/")
+            lines.append(f"  {layer}: {found.rstrip('/') if each.source else f'{kind} unplaced'}")
+        if len(sources) > LINES:
+            lines.append(f"  and {len(sources) - LINES} more layers: --json has all")
+    return lines
