@@ -41,7 +41,7 @@ def test_copies_under_continuous_gauges_are_one_up_to_rounding_and_edited_ones_a
 ):
     first, second = gauged(case, architecture)
     found = up_to_rounding(first, second)
-    if case.startswith(UNTRIED):
+    if case in UNTRIED:
         assert found is None
         return
     assert found is not None

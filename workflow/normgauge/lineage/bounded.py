@@ -6,6 +6,7 @@ Algorithms, 2nd edition, chapter 3).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ class Bounded:
     value: np.ndarray
     error: np.ndarray
 
-    def __getitem__(self, key: object) -> Bounded:
+    def __getitem__(self, key: Any) -> Bounded:
         return Bounded(self.value[key], self.error[key])
 
     @property
