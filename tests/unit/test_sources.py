@@ -203,7 +203,7 @@ def test_the_shipped_table_is_valid_and_complete(table):
     validate_models(table)
     assert len([model for model in table if model.startswith("sceptr-")]) == 16
     pairs = expand(table)
-    assert len(set(pairs)) == len(pairs) == 79
+    assert len(set(pairs)) == len(pairs) == 83
     assert [pair for pair in pairs if pair[0] == "llama-nano"] == [
         ("llama-nano", f"seed{seed}") for seed in (42, 5042, 10042)
     ]

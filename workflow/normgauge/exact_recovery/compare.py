@@ -49,7 +49,7 @@ def write_comparison(
     anatomy, recovered = describe(checkpoint.config), compare(checkpoint, folder)
     in_order = _Order(anatomy)
     rows = {
-        "map": _with_stored_scores(recovered, stored_scores(checkpoint, anatomy)),
+        "map": with_stored_scores(recovered, checkpoint),
         "parts": part_rows(recovered, folder),
         "certificates": in_order(certificate_rows(folder)),
         "null": null_rows(folder),
@@ -65,9 +65,9 @@ def write_comparison(
         tables.write(path, f"recovery_{kind}", rows[kind], metadata)
 
 
-def _with_stored_scores(
-    rows: list[dict[str, Any]], scores: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def with_stored_scores(rows: list[dict[str, Any]], checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """Rows of schema `recovery_map`: those of `compare`, with the scores of the stored places."""
+    scores = stored_scores(checkpoint, describe(checkpoint.config))
     nothing = {"stored_score": None, "stored_log10_null": None}
     return [{**row, **scores.get(row["tensor"], nothing)} for row in rows]
 
@@ -102,8 +102,8 @@ def part_rows(recovered: list[dict[str, Any]], folder: Path) -> list[dict[str, A
 
 
 def compare(checkpoint: Checkpoint, folder: Path) -> list[dict[str, Any]]:
-    """Rows of the identifiability map (schema `recovery_map`), one per stored tensor of the
-    solver's output folder.
+    """Rows of the identifiability map (schema `recovery_map`, but for the scores of stored places),
+    one per stored tensor of the solver's output folder.
 
     A miss is a claimed value whose bits differ from the stored ones.
     """

@@ -110,12 +110,12 @@ def recovered(checkpoint: Checkpoint, scratch: Path, rows: int, seed: int) -> li
     """
     from normgauge.exact_recovery.by_block import recover_by_block
     from normgauge.exact_recovery.closing import close_stragglers
-    from normgauge.exact_recovery.compare import compare
+    from normgauge.exact_recovery.compare import compare, with_stored_scores
 
     solution, closed = scratch / "solution", scratch / "closed"
     recover_by_block(checkpoint, solution, rows, seed)
     close_stragglers(checkpoint, solution, closed, rows, seed + 1)
-    return compare(checkpoint, closed)
+    return with_stored_scores(compare(checkpoint, closed), checkpoint)
 
 
 def _write(place: Path, scratch: Path, found: list[dict[str, Any]], record: dict[str, Any]) -> None:
