@@ -87,7 +87,9 @@ def lineage(
         None if hidden is None else hidden_test(*hidden, seed, draws),
         frame_match(pair),
     )
-    if not (found.match.layers or found.units.z or found.stream.z or (hidden and found.hidden.z)):
+    if not (
+        found.match.layers or found.units.z or found.stream.z or (found.hidden and found.hidden.z)
+    ):
         raise InputError(
             f"{a.anatomy.architecture}: A and B have no layer or table of one shape, and too few "
             "units for the count; nothing tells whether they are related"

@@ -236,12 +236,6 @@ def admits(anatomy: Anatomy, space: str, frame: Frame) -> bool:
     return True
 
 
-def _rows_along(value: Bounded, axis: int, width: int) -> Bounded:
-    return Bounded(
-        *(np.moveaxis(each, axis, -1).reshape(-1, width) for each in (value.value, value.error))
-    )
-
-
 def compare_rest(sides: Sides, done: set[str]) -> bool:
     """Compare all maps but those `done`, and then every tensor that no map holds; False where an
     axis lies in a space without a frame.

@@ -81,9 +81,9 @@ def write_study(
                     rows["origins"] += [{**names, **row} for row in _origins(first, copy)]
             progress.step()
     metadata = execution_environment()
-    for kind, found in rows.items():
-        tables.write(outputs[kind], f"lineage_{kind}", found, metadata)
-        tables.write_csv(Path(outputs[kind]).with_suffix(".csv"), f"lineage_{kind}", found)
+    for kind, measured in rows.items():
+        tables.write(outputs[kind], f"lineage_{kind}", measured, metadata)
+        tables.write_csv(Path(outputs[kind]).with_suffix(".csv"), f"lineage_{kind}", measured)
 
 
 def _origins(a: Checkpoint, b: Checkpoint) -> Iterator[Row]:
