@@ -17,24 +17,30 @@ def family(layer):
     return maps.recover(design, [layer.outputs], [True], layer.grid, TORCH)[0].solved
 
 
+def by_both_routes(solved, layer, column):
+    """The certificates of one column by the sieve and by the walk, whose survivors are the same."""
+    arguments = (
+        solved.line,
+        solved.values[:, column],
+        solved.noise[:, column],
+        layer.weights[:, column],
+        layer.grid,
+    )
+    by_sieve, by_walk = (
+        certificate.certify(*arguments, full=True),
+        certificate.certify(*arguments, full=False),
+    )
+    np.testing.assert_array_equal(by_sieve.survivors, by_walk.survivors)
+    return by_sieve, by_walk
+
+
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 def test_exactly_one_survivor_and_it_is_the_stored_column(name):
     layer = planted_layers.layer(dtype=name, columns=3)
     solved = family(layer)
     stored = layer.gains[solved.line.pivot] * layer.weights[solved.line.pivot]
     for column in range(3):
-        arguments = (
-            solved.line,
-            solved.values[:, column],
-            solved.noise[:, column],
-            layer.weights[:, column],
-            layer.grid,
-        )
-        by_sieve, by_walk = (
-            certificate.certify(*arguments, full=True),
-            certificate.certify(*arguments, full=False),
-        )
-        np.testing.assert_array_equal(by_sieve.survivors, by_walk.survivors)
+        by_sieve, by_walk = by_both_routes(solved, layer, column)
         assert len(by_sieve.survivors) == 1
         assert by_sieve.candidates == by_walk.candidates
         assert abs(by_sieve.survivors[0] - stored[column]) < by_sieve.tolerance
@@ -48,18 +54,7 @@ def test_gains_in_small_ratios_leave_several_survivors_by_both_routes_and_nothin
     result = maps.recover(design, [layer.outputs], [True], layer.grid, TORCH)[0]
     solved = result.solved
     for column in range(2):
-        arguments = (
-            solved.line,
-            solved.values[:, column],
-            solved.noise[:, column],
-            layer.weights[:, column],
-            layer.grid,
-        )
-        by_sieve, by_walk = (
-            certificate.certify(*arguments, full=True),
-            certificate.certify(*arguments, full=False),
-        )
-        np.testing.assert_array_equal(by_sieve.survivors, by_walk.survivors)
+        by_sieve, _ = by_both_routes(solved, layer, column)
         assert len(by_sieve.survivors) > 1 or not result.undetermined[column]
     assert result.undetermined.all()
 

@@ -40,6 +40,12 @@ def record(gauge: Gauge) -> Sidecar:
     return Sidecar.of(gauge, BASE, ORIGIN)
 
 
+def moved_by(transport, folder, anatomy, gauge, space):
+    """`transport` from s.safetensors to d.safetensors in one folder."""
+    source, destination = folder / "s.safetensors", folder / "d.safetensors"
+    transport(source, destination, anatomy, gauge, space, record(gauge))
+
+
 # ---------------------------------------------------------------- steering vectors and dictionaries
 
 
@@ -248,47 +254,19 @@ def test_files_that_are_no_artifacts_are_refused(tmp_path):
         )
     save_file({"v": torch.ones(12)}, tmp_path / "s.safetensors")
     with pytest.raises(InputError, match=r"does not move decoder/block\.1/ffn"):
-        transport_vectors(
-            tmp_path / "s.safetensors",
-            tmp_path / "d.safetensors",
-            anatomy,
-            gauge,
-            "decoder/block.1/ffn",
-            record(gauge),
-        )
+        moved_by(transport_vectors, tmp_path, anatomy, gauge, "decoder/block.1/ffn")
     with pytest.raises(InputError, match="has no space 'stream'"):
-        transport_vectors(
-            tmp_path / "s.safetensors",
-            tmp_path / "d.safetensors",
-            anatomy,
-            gauge,
-            "stream",
-            record(gauge),
-        )
+        moved_by(transport_vectors, tmp_path, anatomy, gauge, "stream")
     (tmp_path / "s.safetensors.gauge.json").write_text(
         json.dumps(dataclasses.asdict(record(gauge)) | {"gains": "folded"})
     )
     with pytest.raises(
         InputError, match=r"gauge\.json: gains 'folded', expected one of native, absorbed"
     ):
-        transport_vectors(
-            tmp_path / "s.safetensors",
-            tmp_path / "d.safetensors",
-            anatomy,
-            gauge,
-            "residual",
-            record(gauge),
-        )
+        moved_by(transport_vectors, tmp_path, anatomy, gauge, "residual")
     (tmp_path / "s.safetensors.gauge.json").write_text("{}")
     with pytest.raises(InputError, match="not a record of a gauge"):
-        transport_vectors(
-            tmp_path / "s.safetensors",
-            tmp_path / "d.safetensors",
-            anatomy,
-            gauge,
-            "residual",
-            record(gauge),
-        )
+        moved_by(transport_vectors, tmp_path, anatomy, gauge, "residual")
 
 
 @pytest.mark.parametrize(
@@ -311,22 +289,8 @@ def test_gauges_of_another_model_or_outside_the_group_move_no_artifact(
     save_file({"v": torch.ones(12)}, tmp_path / "s.safetensors")
     state = {"state": {}, "param_groups": []}
     moves = (
-        lambda: transport_vectors(
-            tmp_path / "s.safetensors",
-            tmp_path / "d.safetensors",
-            anatomy,
-            gauge,
-            "residual",
-            record(gauge),
-        ),
-        lambda: transport_dictionary(
-            tmp_path / "s.safetensors",
-            tmp_path / "d.safetensors",
-            anatomy,
-            gauge,
-            "residual",
-            record(gauge),
-        ),
+        lambda: moved_by(transport_vectors, tmp_path, anatomy, gauge, "residual"),
+        lambda: moved_by(transport_dictionary, tmp_path, anatomy, gauge, "residual"),
         lambda: moved_adapter({}, anatomy, gauge),
         lambda: moved_state(state, anatomy, gauge),
     )
