@@ -70,6 +70,7 @@ def account(jobs: list[Job]) -> list[dict[str, Any]]:
     rows += [
         {"what": f"{number} at a time", "jobs": "", "seconds": seconds, "share": seconds / wall}
         for number, seconds in sorted(seconds_at_a_time(jobs).items())
+        if seconds  # two jobs that meet within one second of the log
     ]
     rules = {job.rule: [each for each in jobs if each.rule == job.rule] for job in jobs}
     summed = {rule: sum(job.seconds for job in own) for rule, own in rules.items()}

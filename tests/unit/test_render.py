@@ -27,11 +27,12 @@ from normgauge.render.dead_directions.fingerprint_rows import table2
 from normgauge.render.dead_directions.growth_rows import trained_vs_random
 from normgauge.render.dead_directions.profile_rows import figure3, figure6
 from normgauge.render.dead_directions.schur_ratio_rows import table1
+from normgauge.render.dead_directions.tables import BUILDERS as TABLES
 from normgauge.render.drawing import draw
 from normgauge.render.exact_recovery.drawings import DRAWINGS as RECOVERY_DRAWINGS
 from normgauge.render.formats import number
 from normgauge.render.labels import input_notes
-from normgauge.render.subjects import Subject, read_subjects
+from normgauge.render.subjects import RANDOM, Subject, read_subjects
 from normgauge.render.tabulating import write_table
 from normgauge.render.text import Ruler
 from normgauge.schemas import exact_recovery as recovery_schemas
@@ -583,6 +584,18 @@ def test_a_missing_input_is_named(study: list[Path], missing: str, named: str) -
     assert len(inputs) == len(study) - 1
     with pytest.raises(InputError, match=re.escape(f"minilm-l6/0.1.0/{named}")):
         read_subjects(inputs, KINDS)
+
+
+def test_a_checkpoint_without_its_twins_has_its_own_rows_alone(study: list[Path]) -> None:
+    """The first table of `make tables` is written before any twin is drawn."""
+    alone = [path for path in study if path.parent.name != "reinitialised"]
+    builder = TABLES["table2"]
+    rows = builder({"without_twins": alone, "published": [PUBLISHED]})
+    whole = builder({"measured": study, "published": [PUBLISHED]})
+    assert rows == [each for each in whole if each["kind"] in ("trained", RANDOM)]
+    assert {each["kind"] for each in whole} == {"trained", RANDOM, "re-initialised"}
+    with pytest.raises(InputError, match=r"reinitialised/stacks\.parquet"):
+        builder({"measured": alone, "published": [PUBLISHED]})
 
 
 def test_a_published_claim_with_a_wrong_key_is_refused(tmp_path: Path) -> None:

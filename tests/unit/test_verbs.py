@@ -22,9 +22,9 @@ from normgauge.command import main
 from normgauge.errors import InputError
 from normgauge.provenance import atomic_path
 from normgauge.schemas.fingerprint import tables
+from normgauge.verbs.output import LINES
 from normgauge.verbs.places import output_folder
 from normgauge.verbs.tokens import documents_in
-from normgauge.verbs.words import LINES
 
 LIBRARY = Path(normgauge.__file__).parents[1]
 GPT2 = {

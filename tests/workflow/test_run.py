@@ -73,6 +73,17 @@ def test_smoke_gives_every_table_and_figure(finished: Project) -> None:
     )
 
 
+def test_the_first_table_is_its_checkpoint_of_table2(writable: Project) -> None:
+    writable.run("results/tables/smoke/first_checkpoint.csv", *SMOKE)
+    alone, whole = (
+        tables.read(writable / f"results/tables/smoke/{name}.parquet", "table2")
+        for name in ("first_checkpoint", "table2")
+    )
+    assert alone == [
+        row for row in whole if (row["model"], row["kind"]) == (alone[0]["model"], "trained")
+    ]
+
+
 def test_a_second_run_does_nothing(finished: Project) -> None:
     assert finished.plan("smoke") == {}
 

@@ -32,7 +32,7 @@ FIRST_TABLES = [f"{TABLES}/first_checkpoint.{suffix}" for suffix in ("parquet", 
 
 rule tabulate_first_checkpoint:
     input:
-        measured=[
+        without_twins=[
             f"results/{model}/{revision}/{name}"
             for model, revision in STUDY[:1]
             for name in ("checkpoint.json", "stacks.parquet")

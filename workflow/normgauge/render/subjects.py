@@ -65,12 +65,15 @@ class Subject:
         }
 
 
-def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]) -> list[Subject]:
+def read_subjects(
+    inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str], twins: bool = True
+) -> list[Subject]:
     """Subjects from the files of any number of result folders, in the order of their first file.
 
     `kinds` are the measurements needed besides `stacks`: fingerprint, schur. Every folder must
-    bring checkpoint.json, stacks.parquet, those measurements, and, unless it is a random
-    initialisation, the same under reinitialised/. InputError names the file that is missing.
+    bring checkpoint.json, stacks.parquet, those measurements, and, with `twins` and unless it is
+    a random initialisation, the same under reinitialised/. InputError names the file that is
+    missing.
     """
     folders: dict[Path, dict[str, Path]] = {}
     for path in map(Path, inputs):
@@ -78,7 +81,9 @@ def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]
         folders.setdefault(path.parent.parent if twin else path.parent, {})[
             f"reinitialised_{path.stem}" if twin else path.stem
         ] = path
-    measured = [_measured(folder, files, ("stacks", *kinds)) for folder, files in folders.items()]
+    measured = [
+        _measured(folder, files, ("stacks", *kinds), twins) for folder, files in folders.items()
+    ]
     initialised: dict[str, list[Subject]] = {}
     for subject in measured:
         if subject.is_random:
@@ -93,7 +98,9 @@ def read_subjects(inputs: Iterable[str | os.PathLike[str]], kinds: Sequence[str]
     return subjects
 
 
-def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> Subject:
+def _measured(
+    folder: Path, files: Mapping[str, Path], kinds: Sequence[str], twins: bool
+) -> Subject:
     manifest = json.loads(_require(folder, files, "checkpoint").read_text(encoding="utf-8"))
     stored = manifest["stored_dtypes"]
     labels: dict[str, Any] = {
@@ -109,7 +116,7 @@ def _measured(folder: Path, files: Mapping[str, Path], kinds: Sequence[str]) -> 
             f"random_{kind}": [{"seed": seed, **row} for row in rows] for kind, rows in own.items()
         }
         return Subject(**labels, **initialised)
-    for kind in kinds:
+    for kind in kinds if twins else ():
         twin = f"reinitialised_{kind}"
         own[f"random_{kind}"] = tables.read(_require(folder, files, twin), twin)
     return Subject(**labels, **own)

@@ -45,29 +45,42 @@ def drawn_artifacts(anatomy: Anatomy, site: Site, scale: float, seed: int) -> It
     layer.
     """
     generator = torch.Generator().manual_seed(seed)
-    space, width = anatomy.stack(site.stack).space, site.width
+    space = anatomy.stack(site.stack).space
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    def elements(gauge: Gauge) -> Monomial:
-        element = gauge.elements[space]
-        assert isinstance(element, Monomial)
-        return element
+    yield _steering_vector(site, space, scale * normal(site.width))
+    yield _dictionary(site, space, scale, normal)
+    if maps := _block_maps(anatomy, site):
+        yield _adapter(anatomy, maps, space, normal)
 
-    yield Artifact(
+
+def _element(gauge: Gauge, space: str) -> Monomial:
+    element = gauge.elements[space]
+    assert isinstance(element, Monomial)
+    return element
+
+
+def _steering_vector(site: Site, space: str, direction: torch.Tensor) -> Artifact:
+    return Artifact(
         "steering vector",
-        {"direction": scale * normal(width)},
+        {"direction": direction},
         lambda model, arrays, _: _output_changed(
             model, site, lambda state: state + arrays["direction"]
         ),
         lambda arrays, gauge: {
-            name: moved_vectors(elements(gauge), name, value, "steering vector")
+            name: moved_vectors(_element(gauge, space), name, value, "steering vector")
             for name, value in arrays.items()
         },
         lambda arrays: {name: (value, 0) for name, value in arrays.items()},
     )
-    features = FEATURES * width
+
+
+def _dictionary(
+    site: Site, space: str, scale: float, normal: Callable[..., torch.Tensor]
+) -> Artifact:
+    width, features = site.width, FEATURES * site.width
     shapes = {
         "W_enc": (width, features),
         "b_enc": (features,),
@@ -80,14 +93,14 @@ def drawn_artifacts(anatomy: Anatomy, site: Site, scale: float, seed: int) -> It
         "W_dec": scale * features**-0.5,
         "b_dec": 0.1 * scale,
     }
-    yield Artifact(
+    return Artifact(
         "dictionary",
         {name: sizes[name] * normal(*shape) for name, shape in shapes.items()},
         lambda model, arrays, _: _output_changed(
             model, site, lambda state: reconstructed(arrays, state)
         ),
         lambda arrays, gauge: {
-            name: moved_array(elements(gauge), name, value, "dictionary")
+            name: moved_array(_element(gauge, space), name, value, "dictionary")
             for name, value in arrays.items()
         },
         lambda arrays: {
@@ -96,18 +109,20 @@ def drawn_artifacts(anatomy: Anatomy, site: Site, scale: float, seed: int) -> It
             if (places := LAYOUT[name])
         },
     )
-    maps = _block_maps(anatomy, site)
-    if not maps:
-        return
+
+
+def _adapter(
+    anatomy: Anatomy, maps: Sequence[LinearMap], space: str, normal: Callable[..., torch.Tensor]
+) -> Artifact:
     factors = {}
     for item in maps:
-        sizes_ = [
+        inputs, outputs = (
             anatomy.tensor(item.weight).axes[axis].size
             for axis in (item.input_axis, 1 - item.input_axis)
-        ]
-        factors[f"{_module(item)}.lora_A.weight"] = sizes_[0] ** -0.5 * normal(RANK, sizes_[0])
-        factors[f"{_module(item)}.lora_B.weight"] = 0.1 * normal(sizes_[1], RANK)
-    yield Artifact(
+        )
+        factors[f"{_module(item)}.lora_A.weight"] = inputs**-0.5 * normal(RANK, inputs)
+        factors[f"{_module(item)}.lora_B.weight"] = 0.1 * normal(outputs, RANK)
+    return Artifact(
         "LoRA adapter",
         factors,
         lambda model, arrays, _: _weights_added(model, maps, arrays),

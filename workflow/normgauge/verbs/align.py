@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder, require_place
     from normgauge.verbs.probes import pair_probes
-    from normgauge.verbs.words import align_summary
+    from normgauge.verbs.words.moving import align_summary
 
     with (
         model_folder(options.a, options.config) as first,

@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.schemas.signed_permutation import tables
     from normgauge.signed_permutation.name_audit import audit_rows
     from normgauge.transport.origin import identity_of
-    from normgauge.verbs.output import say, say_json
+    from normgauge.verbs.output import say, say_json, written
     from normgauge.verbs.places import check_output, model_folder, output_folder
     from normgauge.verbs.probes import probes
-    from normgauge.verbs.words import audit_summary, written
+    from normgauge.verbs.words.moving import audit_summary
 
     with model_folder(options.model, options.config) as folder:
         checkpoint = open_checkpoint(folder)

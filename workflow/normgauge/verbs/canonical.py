@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.lineage.folders import gauge_file, write_canonical
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder, require_place
-    from normgauge.verbs.words import canonical_summary
+    from normgauge.verbs.words.comparing import canonical_summary
 
     left: list[str] = []
     with model_folder(options.model, options.config) as folder:

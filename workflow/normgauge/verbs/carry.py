@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.verbs.carrying import Way, given_way, matched_way
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder, require_place
-    from normgauge.verbs.words import carry_summary
+    from normgauge.verbs.words.moving import carry_summary
 
     if not options.gauge and not options.target:
         raise InputError(

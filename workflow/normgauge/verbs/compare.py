@@ -27,9 +27,9 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.checkpoint_comparison.pairing import open_pair
     from normgauge.checkpoint_comparison.study import compare
     from normgauge.transport.origin import identity_of
-    from normgauge.verbs.output import say, say_json
+    from normgauge.verbs.output import say, say_json, written
     from normgauge.verbs.places import check_output, model_folder
-    from normgauge.verbs.words import compare_summary, written
+    from normgauge.verbs.words.comparing import compare_summary
 
     with (
         model_folder(options.a, options.config) as first,

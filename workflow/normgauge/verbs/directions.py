@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.transport.outputs import new_output
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder, require_place
-    from normgauge.verbs.words import directions_summary
+    from normgauge.verbs.words.measuring import directions_summary
 
     if Path(options.output).suffix != ".safetensors":
         raise InputError(f"{options.output}: expected a name that ends in .safetensors")

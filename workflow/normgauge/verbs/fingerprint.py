@@ -42,10 +42,10 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.fingerprint.memory import Plan
     from normgauge.live.kernel import kernel_check
     from normgauge.live.measuring import NORM_OUTPUTS, measured
-    from normgauge.verbs.output import say, say_json
+    from normgauge.verbs.output import say, say_json, written
     from normgauge.verbs.places import check_output, model_folder
     from normgauge.verbs.tokens import inputs_named
-    from normgauge.verbs.words import fingerprint_summary, written
+    from normgauge.verbs.words.measuring import fingerprint_summary
 
     with model_folder(options.model, options.config) as folder:
         checkpoint = open_checkpoint(folder)

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.errors import InputError
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder
-    from normgauge.verbs.words import lineage_summary, origin_summary
+    from normgauge.verbs.words.comparing import lineage_summary, origin_summary
 
     if len(options.models) < 2:
         raise InputError("lineage: names one model; name two or more")

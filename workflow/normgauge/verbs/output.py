@@ -7,6 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+LINES = 20  # of a summary, at most
+BLOCKS = 7  # of a table along the depth
+
 
 def say(lines: Iterable[str]) -> None:
     print("\n".join(lines))
@@ -47,3 +50,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+def written(folder: str | None) -> list[str]:
+    return (
+        [f"Written to {folder}."]
+        if folder
+        else ["Nothing was written; --out DIR writes the tables."]
+    )

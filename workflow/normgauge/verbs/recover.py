@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from normgauge.checkpoints.opening import open_checkpoint
-    from normgauge.verbs.output import say, say_json
+    from normgauge.verbs.output import say, say_json, written
     from normgauge.verbs.places import check_output, model_folder, output_folder
-    from normgauge.verbs.words import recover_summary, written
+    from normgauge.verbs.words.measuring import recover_summary
 
     rows = options.rows or (DEMO_ROWS if options.demo else ROWS)
     record = {

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     from normgauge.lineage.same import Verdict, same
     from normgauge.verbs.output import say, say_json
     from normgauge.verbs.places import model_folder
-    from normgauge.verbs.words import same_summary
+    from normgauge.verbs.words.comparing import same_summary
 
     with (
         model_folder(options.a, options.config) as first,

@@ -17,8 +17,8 @@ from normgauge.render.subjects import Subject, read_subjects
 
 @dataclass(frozen=True)
 class OfSubjects:
-    """A table from the result folders of checkpoints (`measured`) and the file of claims
-    (`published`).
+    """A table from the result folders of checkpoints (`measured`; `without_twins`, those whose
+    re-initialised twins are not there) and the file of claims (`published`).
 
     kinds: the measurements that it needs besides `stacks`; other files are ignored.
     """
@@ -28,7 +28,12 @@ class OfSubjects:
 
     def __call__(self, inputs: Mapping[str, Sequence[Path]]) -> Rows:
         (published,) = inputs["published"]
-        return self.build(read_subjects(inputs["measured"], self.kinds), read_published(published))
+        subjects = [
+            subject
+            for name, twins in (("measured", True), ("without_twins", False))
+            for subject in read_subjects(inputs.get(name, ()), self.kinds, twins)
+        ]
+        return self.build(subjects, read_published(published))
 
 
 BUILDERS = {

@@ -43,7 +43,7 @@ def _pair(axes: Axes, first: int, second: int, row: Row) -> None:
     shade = str(round(0.97 - 0.5 * share, 3))
     for column, line, text, inside in (
         (second, first, f"{row['agreements']}\nof {row['units']}", shade),
-        (first, second, f"z {row['units_z']:.0f}", "white"),
+        (first, second, f"z {row['units_z']:z.0f}", "white"),
     ):
         corner = (column - 0.44, line - 0.44)
         axes.add_patch(Rectangle(corner, 0.88, 0.88, facecolor=inside, edgecolor=colour, lw=width))
