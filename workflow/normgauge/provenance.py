@@ -56,10 +56,22 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 def resumable_path(path: str | os.PathLike[str], key: str) -> Iterator[Path]:
     """As `atomic_path`, for a folder whose writer, once killed, is to go on where it stopped.
 
-    Yields a folder beside `path`; what lies in its part `result` becomes `path` on success. key:
-    all that the content depends on. What a killed process of this machine left under the same key
-    is there again, whole as far as the writer saw to it; under another key it is removed. A process
-    that still runs shares nothing with this one. A failing writer leaves nothing.
+    Yields a `resumable_folder`; what lies in its part `result` becomes `path` on success.
+    """
+    with resumable_folder(path, key) as folder:
+        (folder / "result").mkdir(exist_ok=True)
+        yield folder
+        _put_in_place(folder / "result", Path(path))
+
+
+@contextmanager
+def resumable_folder(path: str | os.PathLike[str], key: str) -> Iterator[Path]:
+    """A folder beside `path` for what work at it needs to go on where it stopped, once killed.
+
+    key: all that the content depends on. What a killed process of this machine left under the same
+    key is there again, whole as far as the writer saw to it; under another key it is removed. A
+    process that still runs shares nothing with this one. The folder goes when the work is done, and
+    when it fails. Raises InputError when the disk is full.
     """
     final = Path(path)
     folder, left = _beside(final, "resume")
@@ -72,10 +84,9 @@ def resumable_path(path: str | os.PathLike[str], key: str) -> Iterator[Path]:
         else:
             _remove(older)
     try:
-        (folder / "result").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         (folder / "key").write_text(key, encoding="utf-8")
         yield folder
-        _put_in_place(folder / "result", final)
         _remove(folder)
     except Exception as error:
         _remove(folder)

@@ -47,7 +47,7 @@ rule measure_reinitialised:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory(*config["reinitialised"]["forward_dtypes"]),
+        mem_mb=twins_memory,
         runtime=480,
         gpu=0,
     params:

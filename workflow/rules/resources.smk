@@ -61,27 +61,45 @@ def model_memory(*forward_dtypes):
     return memory
 
 
-def capture_memory(wildcards, input, attempt):
-    """Megabytes of a job that runs a checkpoint one block at a time: a block, the accumulators of its sites, and what stands around. Depth does not enter.
-
-    Files that are not mapped are in memory whole.
-    """
-    manifest = json.loads(Path(input.manifest).read_text(encoding="utf-8"))
-    settings = capture_settings(wildcards)
-    forward_dtypes = captured_groups(wildcards)
+def block_memory(manifest, forward_dtypes, schur_sites, jackknife_groups):
+    """Megabytes above the imports of a pass through one block at a time: a block, the accumulators of its sites, and what stands around. Depth does not enter."""
     square = max(stack["width"] for stack in manifest["stacks"]) ** 2
     blocks = sum(stack["blocks"] for stack in manifest["stacks"])
     block = min(16 * square, manifest["parameters"] // blocks)
-    behind_activation = any(
-        "schur" in groups for groups in forward_dtypes.values()
-    ) and "mlp_down_input" in settings.get("schur_sites", ())
+    behind_activation = (
+        any("schur" in groups for groups in forward_dtypes.values())
+        and "mlp_down_input" in schur_sites
+    )
     # in matrices of the width: two sites in groups of sequences, half a matrix each, six others, and
     # what one site needs when its moments are made, which behind the activation is four times as wide
-    matrices = 8 + settings["jackknife_groups"] + (64 if behind_activation else 4)
-    values = block * (12 if "float64" in forward_dtypes else 8) + 8 * matrices * square
+    matrices = 8 + jackknife_groups + (64 if behind_activation else 4)
+    return (block * (12 if "float64" in forward_dtypes else 8) + 8 * matrices * square) // 1_000_000
+
+
+def capture_memory(wildcards, input, attempt):
+    """Megabytes of a job that runs a checkpoint one block at a time. Files that are not mapped are in memory whole."""
+    manifest = json.loads(Path(input.manifest).read_text(encoding="utf-8"))
+    settings = capture_settings(wildcards)
+    values = block_memory(
+        manifest,
+        captured_groups(wildcards),
+        settings.get("schur_sites", ()),
+        settings["jackknife_groups"],
+    )
     if not all(path.endswith(".safetensors") for path in manifest["weights"]):
-        values += 4 * manifest["parameters"]
-    return attempt * (1500 + values // 1_000_000)
+        values += 4 * manifest["parameters"] // 1_000_000
+    return attempt * (1500 + values)
+
+
+def twins_memory(wildcards, input, attempt):
+    """Megabytes of a job that draws twins one block at a time: of a pass, or of the largest table over the vocabulary, drawn whole and then read by rows."""
+    manifest = json.loads(Path(input.manifest).read_text(encoding="utf-8"))
+    own = config["reinitialised"]
+    groups = capture_settings(wildcards)["jackknife_groups"]
+    values = block_memory(manifest, own["forward_dtypes"], own["schur_sites"], groups)
+    inside = sum(8 * stack["blocks"] * stack["width"] ** 2 for stack in manifest["stacks"])
+    table = max(0, manifest["parameters"] - inside)
+    return attempt * (1500 + values + 8 * table // 1_000_000)
 
 
 def moments_memory(wildcards, input, attempt):

@@ -15,7 +15,7 @@ from normgauge.checkpoints.architectures import dtype_named, empty_model, new_mo
 from normgauge.checkpoints.architectures.float64 import exact_float64
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.checkpoints.placing import REMEDY
-from normgauge.checkpoints.readers.mapped import mapped_anew
+from normgauge.checkpoints.readers.mapped import made_anew
 from normgauge.errors import InputError
 
 
@@ -31,12 +31,21 @@ def build_model(checkpoint: Checkpoint, forward_dtype: str) -> nn.Module:
 
 
 def reinitialise(source: Any, seed: int, forward_dtype: str) -> nn.Module:
-    """The same class with its own random initialisation: drawn in float32 after
-    `torch.manual_seed(seed)`, then cast.
+    """The same class with its own random initialisation, whole: `fresh_tensors`, cast.
 
-    `source` is a Checkpoint or a config. What a class stores without learning it (SCEPTR's token
-    tables) is taken from the checkpoint. The same seed gives the same bytes; the global random
-    state is left as it was.
+    `source` is a Checkpoint or a config.
+    """
+    config = source.config if isinstance(source, Checkpoint) else source
+    tensors = fresh_tensors(source, seed)
+    return _assemble(config, tensors, forward_dtype, f"initialisation with seed {seed}")
+
+
+def fresh_tensors(source: Any, seed: int) -> dict[str, torch.Tensor]:
+    """The tensors of the class of a Checkpoint or a config, drawn in float32 after
+    `torch.manual_seed(seed)`.
+
+    What a class stores without learning it (SCEPTR's token tables) is taken from the checkpoint.
+    The same seed gives the same bytes; the global random state is left as it was.
     """
     config = source.config if isinstance(source, Checkpoint) else source
     with torch.random.fork_rng(devices=[]):
@@ -46,7 +55,7 @@ def reinitialise(source: Any, seed: int, forward_dtype: str) -> nn.Module:
     if isinstance(source, Checkpoint):
         learned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         tensors |= {name: tensor for name, tensor in source.tensors.items() if name not in learned}
-    return _assemble(config, tensors, forward_dtype, f"initialisation with seed {seed}")
+    return tensors
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
@@ -58,7 +67,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
     origin = checkpoint.files[0].name
     matched(checkpoint.config, checkpoint.tensors, torch.float32, origin)
     for name in checkpoint.tensors:
-        _check_finite(name, mapped_anew(checkpoint.tensors, name), origin)
+        _check_finite(name, made_anew(checkpoint.tensors, name), origin)
 
 
 def matched(

@@ -13,7 +13,7 @@ from torch import nn
 from normgauge.checkpoints.architectures import dtype_named
 from normgauge.checkpoints.building import cast_values, matched, ready
 from normgauge.checkpoints.opening import Checkpoint
-from normgauge.checkpoints.readers.mapped import mapped_anew
+from normgauge.checkpoints.readers.mapped import made_anew
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def skeleton(checkpoint: Checkpoint, forward_dtype: str, device: torch.device) -
     sources = {name: keys[id(tensor)] for name, tensor in complete.items()}
 
     def stored(name: str) -> torch.Tensor:
-        return mapped_anew(checkpoint.tensors, sources[name])
+        return made_anew(checkpoint.tensors, sources[name])
 
     def checked(name: str, tensor: torch.Tensor) -> torch.Tensor:
         return cast_values(sources[name], tensor, dtype, origin)

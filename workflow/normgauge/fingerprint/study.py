@@ -93,80 +93,113 @@ def fingerprint_rows(
 ) -> Rows:
     """Rows of schema `fingerprint` for the residual, tap and terminal sites of one measurement.
 
-    1/gamma is the site's own norm's where the activation is a norm's output, else the terminal
-    norm's of its stream (a property of training
-    rather than of the architecture: arXiv 2606.19491, A.5). Raises InputError for n <= d and for
-        float32 scatters of massive activations.
+    Raises InputError as `fingerprint_row`.
     """
     rows: Rows = []
-    ranks: dict[str, int] = {}
     for site in sorted(measurement.sites.values(), key=lambda site: site.tap != "embedding"):
-        if site.group in ("schur", "deltas"):
-            continue
-        moments = measurement.moments[site.id]
-        name = site.norm or measurement.terminal_norm(site.stack)
-        norm = measurement.norms[name] if name else None
-        columns = spectrum_columns(
-            site.id, moments, measurement.forward_dtype, norm, ranks.get(site.stack)
-        )
-        if site.tap == "embedding":
-            ranks[site.stack] = columns["active_rank"]
-            columns["sigma_at_rank"] = columns["sigma_active_min"]
-        check_accumulation(site.id, moments, columns["sigma_max"], force_cov32)
-        flags = limits(columns, moments.least_samples, moments.d, norm, identity.precision)
-        if site.norm and norm:
-            flags += [f"protocol:{fault}" for fault in protocol_check(columns, moments, norm)]
-        uncertain = spectrum_uncertainty(
-            moments, columns, norm, ranks.get(site.stack), own=site.norm is not None
-        )
-        rows.append(
-            {
-                **_place(site, moments, measurement.forward_dtype),
-                **columns,
-                "flags": flags,
-                **uncertain,
-            }
-        )
+        if site.group not in ("schur", "deltas"):
+            moments = measurement.moments[site.id]
+            rows.append(fingerprint_row(measurement, site, moments, rows, identity, force_cov32))
+    return compared(rows, identity)
+
+
+def fingerprint_row(
+    measurement: Measurement,
+    site: Site,
+    moments: Moments,
+    rows: Iterable[Mapping[str, Any]],
+    identity: Identity,
+    force_cov32: bool = False,
+) -> dict[str, Any]:
+    """The row of one site, without what compares it with others.
+
+    moments: of the site; those of `measurement` are not read. rows: of the sites before it, that of
+    its stream's embedding among them. 1/gamma is the site's own norm's where the activation is a
+    norm's output, else the terminal norm's of its stream (a property of training rather than of the
+    architecture: arXiv 2606.19491, A.5). Raises InputError for n <= d and for float32 scatters of
+    massive activations.
+    """
+    name = site.norm or measurement.terminal_norm(site.stack)
+    norm = measurement.norms[name] if name else None
+    rank = next(
+        (row["active_rank"] for row in rows if _is_embedding(row) and row["stack"] == site.stack),
+        None,
+    )
+    columns = spectrum_columns(site.id, moments, measurement.forward_dtype, norm, rank)
+    if site.tap == "embedding":
+        rank = columns["active_rank"]
+        columns["sigma_at_rank"] = columns["sigma_active_min"]
+    check_accumulation(site.id, moments, columns["sigma_max"], force_cov32)
+    flags = limits(columns, moments.least_samples, moments.d, norm, identity.precision)
+    if site.norm and norm:
+        flags += [f"protocol:{fault}" for fault in protocol_check(columns, moments, norm)]
+    uncertain = spectrum_uncertainty(moments, columns, norm, rank, own=site.norm is not None)
+    return {
+        **_place(site, moments, measurement.forward_dtype),
+        **columns,
+        "flags": flags,
+        **uncertain,
+    }
+
+
+def compared(rows: Rows, identity: Identity) -> Rows:
+    """The rows of all sites with what compares each with its stream's embedding, by depth."""
     for stack in identity.blocks:
         members = [row for row in rows if row["stack"] == stack]
-        compared = ratio_columns(members)
-        embedding = next((row for row in members if row["tap"] == "embedding"), None)
+        ratios = ratio_columns(members)
+        embedding = next((row for row in members if _is_embedding(row)), None)
         for row in members:
-            row.update(compared[row["site"]])
+            row.update(ratios[row["site"]])
             row.update(ratio_uncertainty(row, embedding))
-    return sorted(rows, key=_depth)
+    return by_depth(rows)
+
+
+def _is_embedding(row: Mapping[str, Any]) -> bool:
+    return row["tap"] == "embedding"
 
 
 def schur_rows(measurement: Measurement, identity: Identity, force_cov32: bool = False) -> Rows:
     """Rows of schema `schur` for the Schur sites of one measurement. Raises InputError as
-    `fingerprint_rows`.
+    `fingerprint_row`.
     """
-    rows = []
-    for site in measurement.sites.values():
-        if site.group != "schur":
-            continue
-        moments = measurement.moments[site.id]
-        norm = measurement.norms[site.norm] if site.norm else None
-        columns = schur_columns(moments, measurement.forward_dtype, norm)
-        check_accumulation(
-            site.id, moments, (moments.n * max(columns["lambda_max"], 0.0)) ** 0.5, force_cov32
-        )
-        conditions = {
-            "n-over-d-below-10": moments.least_samples < 10 * moments.d,
-            "zero-gain": norm is not None and norm.has_zero_gain,
-            f"stored-{identity.precision}": identity.precision != "full",
-        }
-        flags = [flag for flag, holds in conditions.items() if holds]
-        flags += [f"protocol:{fault}" for fault in schur_faults(columns)]
-        uncertain = schur_uncertainty(moments, columns, norm)
-        rows.append(
-            {
-                **_place(site, moments, measurement.forward_dtype),
-                **columns,
-                "flags": flags,
-                **uncertain,
-            }
-        )
+    return by_depth(
+        [
+            schur_row(measurement, site, measurement.moments[site.id], identity, force_cov32)
+            for site in measurement.sites.values()
+            if site.group == "schur"
+        ]
+    )
+
+
+def schur_row(
+    measurement: Measurement,
+    site: Site,
+    moments: Moments,
+    identity: Identity,
+    force_cov32: bool = False,
+) -> dict[str, Any]:
+    """The row of one Schur site from its moments; those of `measurement` are not read."""
+    norm = measurement.norms[site.norm] if site.norm else None
+    columns = schur_columns(moments, measurement.forward_dtype, norm)
+    check_accumulation(
+        site.id, moments, (moments.n * max(columns["lambda_max"], 0.0)) ** 0.5, force_cov32
+    )
+    conditions = {
+        "n-over-d-below-10": moments.least_samples < 10 * moments.d,
+        "zero-gain": norm is not None and norm.has_zero_gain,
+        f"stored-{identity.precision}": identity.precision != "full",
+    }
+    flags = [flag for flag, holds in conditions.items() if holds]
+    flags += [f"protocol:{fault}" for fault in schur_faults(columns)]
+    return {
+        **_place(site, moments, measurement.forward_dtype),
+        **columns,
+        "flags": flags,
+        **schur_uncertainty(moments, columns, norm),
+    }
+
+
+def by_depth(rows: Rows) -> Rows:
     return sorted(rows, key=_depth)
 
 

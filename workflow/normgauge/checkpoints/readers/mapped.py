@@ -1,4 +1,5 @@
-"""Tensors that lie in memory-mapped files, and a way to read some of them and give the memory back.
+"""Tensors whose values need not be in memory, and a way to have one of them and give the memory
+back.
 
 What is read of a mapped tensor counts as the process's memory for as long as the map is there. A
 tensor that is mapped anew has a map of its own, which goes with it.
@@ -13,7 +14,14 @@ import torch
 from safetensors import safe_open
 
 
-class MappedTensors(dict[str, torch.Tensor]):
+class TensorsOnDemand(dict[str, torch.Tensor]):
+    """Tensors by name; `anew` makes one whose memory goes with it."""
+
+    def anew(self, name: str) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class MappedTensors(TensorsOnDemand):
     """Tensors by name. `places`: of each, the safetensors file that it is a map of, and its name
     there.
 
@@ -33,16 +41,17 @@ class MappedTensors(dict[str, torch.Tensor]):
             {name: self.places[source] for name, source in sources.items()},
         )
 
+    def anew(self, name: str) -> torch.Tensor:
+        path, stored_name = self.places[name]
+        with safe_open(path, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(stored_name)
+        return tensor
 
-def mapped_anew(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-    """The named tensor with a map of its own that goes with it: the same values at the same
-    alignment in memory.
+
+def made_anew(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """The named tensor in memory of its own that goes with it: the same values at the same
+    alignment.
 
     One of a file that cannot be mapped is the one at hand, which is in memory in any case.
     """
-    if not isinstance(tensors, MappedTensors):
-        return tensors[name]
-    path, stored_name = tensors.places[name]
-    with safe_open(path, framework="pt") as file:
-        tensor: torch.Tensor = file.get_tensor(stored_name)
-    return tensor
+    return tensors.anew(name) if isinstance(tensors, TensorsOnDemand) else tensors[name]
