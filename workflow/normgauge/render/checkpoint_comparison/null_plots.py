@@ -25,6 +25,7 @@ _STATISTICS = {
     "ov_probe_energy": "how heads move the probes",
     "ov_probe_write_share": "share written to the probes",
     "qk_contrast": "attention between probe sets",
+    "recency_transport": "recency against copying",
 }
 """The statistics of the tests, in words that fit above a panel."""
 
@@ -64,7 +65,7 @@ def null_plots(rows: Rows, title: str) -> Figure:
         first = members[0]
         lines = (
             (first["null"], GREY),
-            (_STATISTICS.get(first["statistic"], first["statistic"]), "black"),
+            (_STATISTICS[first["statistic"]], "black"),
             (f"{first['family']}, {len(members)} tests", GREY),
         )
         for above, (text, color) in enumerate(lines):

@@ -62,7 +62,7 @@ def table3(rows: Rows) -> Figure:
     """Gain concentration and principal angles of each sublayer. `rows` are of the schema table3."""
     fields = (
         words("model", _model, flexible=True),
-        words("sublayer", "sublayer"),
+        words("sublayer", lambda row: row["sublayer"].replace("_", "-")),
         counted("$L$", "blocks"),
         _at("min ratio", "min_ratio", "min_ratio_block"),
         value("largest", "gain_concentration_largest", "gains", 3),
