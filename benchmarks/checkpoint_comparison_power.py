@@ -27,18 +27,20 @@ from normgauge.checkpoint_comparison.pairing import make_pair
 from normgauge.checkpoint_comparison.study import all_tests
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.redundancy.readers import add_to_matrix, matrix_in, stored
+from normgauge.yaml_files import read_yaml
 from side_by_side import write_results
 
 SIZES = (0.001, 0.01, 0.1)  # of the edit, relative to the norm of what is edited
 BACKGROUNDS = ("copy", "rounded to bfloat16")
 DRAWS, FALSE = 999, 3  # false components that are listed
 Place = Mapping[str, Any]
+ENTRIES = read_yaml("config/models.yaml")["models"]
 
 
 def rows(source: Checkpoint, siblings: Mapping[str, Checkpoint], name: str) -> Iterator[dict]:
     anatomy = describe(source.config)
     for background in BACKGROUNDS:
-        for edit in ("head", "unit", "row"):
+        for edit in ("head", "unit", "row") if _tables(source, anatomy) else ("head", "unit"):
             for size in SIZES:
                 moved, place = edited(source, anatomy, edit, size)
                 other = rounded(moved) if background != "copy" else moved
@@ -58,14 +60,12 @@ def edited(
     tensors = stored(anatomy, source.tensors)
     generator = torch.Generator().manual_seed(0)
     if edit == "row":
-        names = [
-            each for each in table_names(make_pair(source, source)) if not _reads(anatomy, each)
-        ]
-        table = tensors[names[0]]
+        name = _tables(source, anatomy)[0]
+        table = tensors[name].clone()
         row = int(table.norm(dim=1).argsort()[len(table) // 2])
-        tensors[names[0]] = table.clone()
-        tensors[names[0]][row] += size * _like(table[row], generator)
-        return _with(source, tensors), {"statistic": "table_row_energy", "row": row}
+        table[row] += size * _like(table[row], generator)
+        place = {"statistic": "table_row_energy", "label": name, "row": row}
+        return _with(source, tensors | {name: table}), place
     layers = attention_layers(anatomy) if edit == "head" else feed_forward_layers(anatomy)
     layer = layers[len(layers) // 2]
     item = layer.maps["attention_output" if edit == "head" else "down"]
@@ -80,8 +80,12 @@ def edited(
     return _with(source, tensors), place
 
 
-def _reads(anatomy: Anatomy, table: str) -> bool:
-    return reader_of(anatomy, table) is not None
+def _tables(source: Checkpoint, anatomy: Anatomy) -> list[str]:
+    """The tables whose rows are tested, those that are looked up alone before those that a readout
+    reads as well.
+    """
+    names = table_names(make_pair(source, source))
+    return sorted(names, key=lambda name: reader_of(anatomy, name) is not None)
 
 
 def _like(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -118,21 +122,30 @@ def outcome(pair: Pair, place: Place | None) -> dict[str, Any]:
 
 
 def _is(row: Mapping[str, Any], place: Place) -> bool:
-    return all(row[key] == value for key, value in place.items())
+    return all(_at(row, key) == value for key, value in place.items())
+
+
+def _at(row: Mapping[str, Any], key: str) -> Any:
+    """A row of a table of ids is told by its `token`."""
+    return row["token"] if key == "row" and row["row"] is None else row[key]
 
 
 def _words(row: Mapping[str, Any]) -> str:
-    keys = ("block", "head", "unit", "row")
+    keys = ("block", "head", "unit", "row", "token")
     words = [f"{key} {row[key]}" for key in keys if row[key] is not None]
     return " ".join([row["statistic"], *words])
 
 
+def opened(folder: Path) -> Checkpoint:
+    entry = ENTRIES[folder.parts[-3]]
+    return open_checkpoint(folder, entry.get("config"))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    first, *rest = (Path(each) for each in sys.argv[1:])
-    opened = {each.parts[-3]: open_checkpoint(each) for each in (first, *rest)}
-    model = first.parts[-3]
-    write_results(
-        f"checkpoint_comparison_power_{model}",
-        list(rows(opened.pop(model), opened, model)),
-    )
+    found = []
+    for argument in sys.argv[1:]:
+        first, *rest = map(Path, argument.split(","))
+        siblings = {each.parts[-3]: opened(each) for each in rest}
+        found += rows(opened(first), siblings, first.parts[-3])
+    write_results("checkpoint_comparison_power", found)

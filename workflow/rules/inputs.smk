@@ -410,6 +410,12 @@ def lineage_name(pair):
     return "@".join(pair) if several else pair[0]
 
 
+def lineage_receptors():
+    """The corpus of T-cell receptors, where a model whose descent is hidden reads nothing else."""
+    read = {MODELS[pair["b"][0]]["calibration"] for pair in LINEAGE_HIDDEN}
+    return [corpus_path("tcr")] if "tcr" in read else []
+
+
 def lineage_hiding(pair, stated):
     """A pair whose b is changed: the names of its checkpoints, and its seeds."""
     names = {side: lineage_name(checkpoint) for side, checkpoint in pair.items()}

@@ -47,7 +47,8 @@ LINEAGE_FIGURES = [
 # One job for all: importing torch costs more than most pairs.
 rule measure_lineage:
     input:
-        [f"results/{model}/{revision}/checkpoint" for model, revision in LINEAGE_MODELS],
+        checkpoints=[f"results/{model}/{revision}/checkpoint" for model, revision in LINEAGE_MODELS],
+        receptors=lineage_receptors(),
     output:
         pairs=f"{LINEAGE}/pairs.parquet",
         pairs_csv=f"{LINEAGE}/pairs.csv",

@@ -6,11 +6,12 @@ with reporting(snakemake):
     from normgauge.lineage.study import Hiding, write_study
 
     set_arithmetic(snakemake.threads)
-    stored = zip(snakemake.input, snakemake.params.entries, strict=True)
+    stored = zip(snakemake.input.checkpoints, snakemake.params.entries, strict=True)
     write_study(
         dict(zip(snakemake.params.names, stored, strict=True)),
         snakemake.params.sets,
         [Hiding(**each) for each in snakemake.params.hidden],
         snakemake.params.draws,
         dict(snakemake.output.items()),
+        *snakemake.input.receptors,
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, NormKind, SpaceKind
-from normgauge.calibration.direct import drawn_inputs, probe_settings
+from normgauge.calibration.direct import Inputs, drawn_inputs, probe_settings
+from normgauge.calibration.settings import Settings
 from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint, untied
 from normgauge.errors import InputError
@@ -174,18 +176,20 @@ def evaded(
     seed: int,
     attacks: Sequence[str] = tuple(ATTACKS),
     third: Checkpoint | None = None,
+    inputs: Inputs | None = None,
 ) -> Iterator[tuple[str, Checkpoint, float]]:
     """Each attack that the model admits: its name, the copy, and how far its outputs are from the
-    model's, relative to the largest, on random tokens in float32.
+    model's, relative to the largest, on `inputs` in float32.
 
     third: what the mean is taken with; without it the model's own values in another order are.
-    Raises InputError for a third model of other shapes.
+    inputs: random tokens unless given. Raises InputError for a third model of other shapes, and for
+    a model that has no random inputs and is given none.
     """
     if third is not None:
         require_same_shapes(checkpoint, third)
     known = ATTACKS if third is None else {**ATTACKS, MEAN: _mean_with(third)}
     anatomy = describe(checkpoint.config)
-    inputs = drawn_inputs(checkpoint.config, probe_settings(checkpoint.config, 2), batch_size=1)
+    inputs = inputs or drawn_inputs(checkpoint.config, seen(checkpoint.config), batch_size=1)
     batches = [batch.inputs for batch in inputs.batches]
     reference = build_model(checkpoint, "float32")
     for name in attacks:
@@ -196,6 +200,11 @@ def evaded(
         model = build_model(found.checkpoint, "float32")
         change = deviation(reference, model, anatomy, found.gauge, batches).relative
         yield name, found.checkpoint, change
+
+
+def seen(config: Any) -> Settings:
+    """The sequences on which functions are compared."""
+    return probe_settings(config, 2)
 
 
 def require_same_shapes(checkpoint: Checkpoint, third: Checkpoint) -> None:

@@ -11,9 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from normgauge.calibration.direct import Inputs, prepared_inputs
+from normgauge.calibration.interfaces import Interface, interface_of
 from normgauge.checkpoints.opening import Checkpoint, open_checkpoint
 from normgauge.lineage.decision import Lineage, lineage
-from normgauge.lineage.evasion import KEEPING, evaded
+from normgauge.lineage.evasion import KEEPING, evaded, seen
 from normgauge.lineage.localisation import localise
 from normgauge.lineage.units import side_of
 from normgauge.progress import Progress
@@ -47,11 +49,13 @@ def write_study(
     hidden: Sequence[Hiding],
     draws: int,
     outputs: Mapping[str, str | os.PathLike[str]],
+    receptors: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write `lineage_pairs`, `lineage_evasions` and `lineage_origins`, each as parquet and as CSV.
 
     sets: names of checkpoints that are compared with each other. draws: permutations of each exact
-    test.
+    test. receptors: the corpus of T-cell receptors, where a hidden model reads them. Raises
+    InputError for one that has no inputs.
     """
     opened: dict[str, Checkpoint] = {}
 
@@ -71,8 +75,9 @@ def write_study(
     for each in hidden:
         first, second = checkpoint(each.a), checkpoint(each.b)
         third = checkpoint(each.third) if each.third else None
+        inputs = _receptors(second, receptors) if receptors else None
         for seed in each.seeds:
-            for attack, copy, change in evaded(second, seed, third=third):
+            for attack, copy, change in evaded(second, seed, third=third, inputs=inputs):
                 names = {"a": each.a, "b": each.b, "attack": attack, "seed": seed}
                 cost = {"function_change": change, "keeps_function": attack in KEEPING}
                 tests = _row(_tests(first, copy, seed, draws))
@@ -84,6 +89,14 @@ def write_study(
     for kind, measured in rows.items():
         tables.write(outputs[kind], f"lineage_{kind}", measured, metadata)
         tables.write_csv(Path(outputs[kind]).with_suffix(".csv"), f"lineage_{kind}", measured)
+
+
+def _receptors(checkpoint: Checkpoint, corpus: str | os.PathLike[str]) -> Inputs | None:
+    """Sequences of the corpus for a model that reads receptors; None for one that reads tokens."""
+    if interface_of(checkpoint.config) is not Interface.RECEPTOR:
+        return None
+    settings = seen(checkpoint.config)
+    return prepared_inputs(checkpoint.config, settings, Path(), "tcr", Path(corpus), batch_size=1)
 
 
 def _origins(a: Checkpoint, b: Checkpoint) -> Iterator[Row]:
