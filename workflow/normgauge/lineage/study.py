@@ -75,7 +75,7 @@ def write_study(
     for each in hidden:
         first, second = checkpoint(each.a), checkpoint(each.b)
         third = checkpoint(each.third) if each.third else None
-        inputs = _receptors(second, receptors) if receptors else None
+        inputs = _receptors(second, stored[each.b][0], receptors) if receptors else None
         for seed in each.seeds:
             for attack, copy, change in evaded(second, seed, third=third, inputs=inputs):
                 names = {"a": each.a, "b": each.b, "attack": attack, "seed": seed}
@@ -91,12 +91,16 @@ def write_study(
         tables.write_csv(Path(outputs[kind]).with_suffix(".csv"), f"lineage_{kind}", measured)
 
 
-def _receptors(checkpoint: Checkpoint, corpus: str | os.PathLike[str]) -> Inputs | None:
+def _receptors(
+    checkpoint: Checkpoint, folder: str | os.PathLike[str], corpus: str | os.PathLike[str]
+) -> Inputs | None:
     """Sequences of the corpus for a model that reads receptors; None for one that reads tokens."""
     if interface_of(checkpoint.config) is not Interface.RECEPTOR:
         return None
     settings = seen(checkpoint.config)
-    return prepared_inputs(checkpoint.config, settings, Path(), "tcr", Path(corpus), batch_size=1)
+    return prepared_inputs(
+        checkpoint.config, settings, Path(folder), "tcr", Path(corpus), batch_size=1
+    )
 
 
 def _origins(a: Checkpoint, b: Checkpoint) -> Iterator[Row]:
