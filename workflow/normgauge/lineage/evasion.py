@@ -19,7 +19,7 @@ from normgauge.checkpoints.opening import Checkpoint, untied
 from normgauge.errors import InputError
 from normgauge.gauge.absorb import absorb_gains
 from normgauge.gauge.admissible import gauge_spaces
-from normgauge.gauge.equivalence import deviation
+from normgauge.gauge.equivalence import deviation_from, recorded_outputs
 from normgauge.gauge.groups import Orthogonal
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.random_gauges import random_gauge
@@ -191,14 +191,14 @@ def evaded(
     anatomy = describe(checkpoint.config)
     inputs = inputs or drawn_inputs(checkpoint.config, seen(checkpoint.config), batch_size=1)
     batches = [batch.inputs for batch in inputs.batches]
-    reference = build_model(checkpoint, "float32")
+    recorded = recorded_outputs(build_model(checkpoint, "float32"), batches)
     for name in attacks:
         try:
             found = known[name](checkpoint, anatomy, seed)
         except InputError:  # a stream that admits no rotation
             continue
         model = build_model(found.checkpoint, "float32")
-        change = deviation(reference, model, anatomy, found.gauge, batches).relative
+        change = deviation_from(recorded, model, anatomy, found.gauge).relative
         yield name, found.checkpoint, change
 
 
