@@ -32,7 +32,7 @@ from side_by_side import write_results
 
 SIZES = (0.001, 0.01, 0.1)  # of the edit, relative to the norm of what is edited
 BACKGROUNDS = ("copy", "rounded to bfloat16")
-DRAWS, FALSE = 999, 3  # false components that are listed
+DRAWS, LISTED = 999, 3  # components elsewhere that are named
 Place = Mapping[str, Any]
 ENTRIES = read_yaml("config/models.yaml")["models"]
 
@@ -116,8 +116,8 @@ def outcome(pair: Pair, place: Place | None) -> dict[str, Any]:
         "rank": "" if found is None else found + 1,
         "q": "" if found is None else ranked[found]["q"],
         "significant": "" if found is None else ranked[found]["significant"],
-        "false": sum(row["significant"] for row in others),
-        "largest_false": "; ".join(f"{_words(row)} q {row['q']:.2g}" for row in others[:FALSE]),
+        "elsewhere": sum(row["significant"] for row in others),
+        "largest_elsewhere": "; ".join(f"{_words(row)} q {row['q']:.2g}" for row in others[:LISTED]),
     }
 
 
