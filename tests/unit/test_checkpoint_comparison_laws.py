@@ -303,7 +303,8 @@ def test_the_factors_of_one_block_are_in_memory_whatever_the_number_of_blocks(mo
     def counted(*arguments):
         found = plain(*arguments)
         alive.add(found)
-        gc.collect()
+        if len(alive) > 6:  # what cycles keep is not kept for good
+            gc.collect()
         most[0] = max(most[0], len(alive))
         return found
 
