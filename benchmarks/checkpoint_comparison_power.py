@@ -117,7 +117,9 @@ def outcome(pair: Pair, place: Place | None) -> dict[str, Any]:
         "q": "" if found is None else ranked[found]["q"],
         "significant": "" if found is None else ranked[found]["significant"],
         "elsewhere": sum(row["significant"] for row in others),
-        "largest_elsewhere": "; ".join(f"{_words(row)} q {row['q']:.2g}" for row in others[:LISTED]),
+        "largest_elsewhere": "; ".join(
+            f"{_words(row)} q {row['q']:.2g}" for row in others[:LISTED]
+        ),
     }
 
 
