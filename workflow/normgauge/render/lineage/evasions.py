@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from normgauge.render.declared import Field, table, value, words
-from normgauge.render.formats import count
+from normgauge.render.formats import count, number
 from normgauge.render.rows import Row, Rows, grouped
 from normgauge.render.style import GREY
 from normgauge.render.text import plain
@@ -18,6 +18,10 @@ def _verdict(row: Row) -> Cell:
     return cell("related") if row["verdict"] == RELATED else cell("unrelated", color=GREY)
 
 
+def _chance(row: Row) -> str:
+    return number(row["count_p"], 2) if row["count_p"] else r"$<10^{-300}$"
+
+
 _FIELDS = (
     words("done to the second", "attack", flexible=True),
     Field("seed", lambda row: count(row["seed"])),
@@ -26,7 +30,7 @@ _FIELDS = (
     value("stream", "stream_p", group="exact p"),
     Field("agree", lambda row: count(row["agreements"]), group="units"),
     Field("of", lambda row: count(row["units"]), group="units"),
-    value("p", "count_p", group="units"),
+    Field("p", _chance, group="units"),
     Field("by this evidence", _verdict, align="left"),
 )
 
@@ -38,8 +42,8 @@ def evasions(rows: Rows) -> Figure:
     }
     notes = [
         "function change: the largest change of the outputs over the largest output, random "
-        "tokens, float32. exact p: of the trace over permutations; a renumbering of the stream "
-        "takes the power of both, one of units that of the units. units: those that are matched "
+        "tokens (receptors for SCEPTR), float32. exact p: of the trace over permutations; a "
+        "renumbering of the stream takes the power of both, one of units that of the units. units: those that are matched "
         "alike by what they read and by what they write; by chance one a layer, "
         f"{rows[0]['layers']} in {plain(rows[0]['b'])}."
     ]

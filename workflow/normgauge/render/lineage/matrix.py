@@ -20,7 +20,8 @@ def matrix(rows: Rows) -> Figure:
     """The matrix of all pairs. `rows` are of the schema lineage_pairs."""
     names = unique(name for row in rows for name in (row["a"], row["b"]))
     labels = [plain(name) for name in names]
-    side, left = _CELL * len(names), widest(labels, style.NOTE) + 12
+    longest = widest(labels, style.NOTE)
+    side, left = _CELL * len(names), longest + 12
     expected = sorted({row["layers"] for row in rows})
     note = (
         "Right of the diagonal: units that agree, of all; the darker, the more. By chance one a "
@@ -28,7 +29,7 @@ def matrix(rows: Rows) -> Figure:
         "Framed: related by either, p at most 0.001. Pairs of other widths or families are not "
         "compared and stay white."
     )
-    page = Page("Which checkpoints share an initialisation", side + AXIS + 30, note)
+    page = Page("Which checkpoints share an initialisation", side + AXIS + longest / 2 + 12, note)
     axes = page.axes(left, 0, min(side, FULL - left - 10), side)
     for row in rows:
         _pair(axes, names.index(row["a"]), names.index(row["b"]), row)
@@ -47,12 +48,14 @@ def _pair(axes: Axes, first: int, second: int, row: Row) -> None:
     ):
         corner = (column - 0.44, line - 0.44)
         axes.add_patch(Rectangle(corner, 0.88, 0.88, facecolor=inside, edgecolor=colour, lw=width))
-        axes.text(column, line, text, ha="center", va="center", size=5.5)
+        ink = "white" if inside == shade and share > 0.7 else BLACK
+        axes.text(column, line, text, ha="center", va="center", size=5.5, color=ink)
 
 
 def _frame(axes: Axes, labels: list[str]) -> None:
     axes.set_xlim(-0.5, len(labels) - 0.5)
     axes.set_ylim(len(labels) - 0.5, -0.5)
+    # turned by 30 degrees, a label is half as high as it is long
     axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(length=0)
