@@ -43,7 +43,8 @@ def evasions(rows: Rows) -> Figure:
     notes = [
         "function change: the largest change of the outputs over the largest output, random "
         "tokens (receptors for SCEPTR), float32. exact p: of the trace over permutations; a "
-        "renumbering of the stream takes the power of both, one of units that of the units. units: those that are matched "
+        "renumbering of the stream takes the power of both, one of units that of the units. units: "
+        "those that are matched "
         "alike by what they read and by what they write; by chance one a layer, "
         f"{rows[0]['layers']} in {plain(rows[0]['b'])}."
     ]
