@@ -18,7 +18,6 @@ from normgauge.anatomy.structure import (
     Anatomy,
     Axis,
     Norm,
-    Positions,
     Role,
     Segment,
     Space,
@@ -39,6 +38,7 @@ from unit.gauge_models import SCEPTR, inputs_of, random_checkpoint
 from unit.test_anatomy import CASES, GATED
 
 SEED = 42
+GATED_SIZES = {"hidden_size": 24, "intermediate_size": 24}  # keys and values stay half as wide
 SAME_SIZES = {  # of as many spaces as the class allows
     "GPT2Config": {"n_inner": 12},
     "GPTNeoXConfig": {"intermediate_size": 12},
@@ -52,13 +52,20 @@ SAME_SIZES = {  # of as many spaces as the class allows
     "SiglipVisionConfig": {"intermediate_size": 12},
     "StableLmConfig": {"intermediate_size": 24},
     "PhiConfig": {"intermediate_size": 24},
+    "GPTJConfig": {"n_inner": 24},
+    "FalconConfig": {"ffn_hidden_size": 24},
+    "BloomConfig": {"n_layer": 2},  # its feed-forwards are four times as wide as the stream
+    "GraniteConfig": GATED_SIZES,
+    "CohereConfig": GATED_SIZES,
+    "OPTConfig": {"ffn_dim": 12},
+    "CLIPTextConfig": {"intermediate_size": 12, "projection_dim": 12},
+    "CLIPVisionConfig": {"intermediate_size": 12, "projection_dim": 12},
     "DINOv3ViTConfig": {"intermediate_size": 16},
     "WhisperConfig": {"encoder_ffn_dim": 12, "decoder_ffn_dim": 12},
     "T5Config": {"d_kv": 6, "d_ff": 12},
     "dinov2": {"mlp_ratio": 1},
     "dinov2-gated": {"hidden_size": 16, "mlp_ratio": 1},
 }
-GATED_SIZES = {"hidden_size": 24, "intermediate_size": 24}  # keys and values stay half as wide
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,7 @@ def proof_of_equivalence(anatomy: Anatomy, fault: Fault) -> str | None:
     if (
         name in key_biases
         and space.kind == SpaceKind.KEY
-        and anatomy.positions != Positions.ROTARY
+        and not anatomy.turns(attention_of(fault.space).removesuffix("attention"))
         and not on_the_axis
     ):
         return "key bias: it adds the same to all scores of a query, which softmax does not see"

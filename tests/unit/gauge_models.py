@@ -14,16 +14,13 @@ from normgauge.checkpoints.sceptr_config import SceptrConfig
 from unit.test_anatomy import CASES, PICTURES, make_config, make_inputs
 
 SCEPTR = "sceptr"
+HEADED = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
+HEADED += ("ModelWithProjection",)
 # one class with an output head per case, and bare models of each norm kind
 CLASSES = [
     (
         case,
-        stem
-        + next(
-            ending
-            for ending in endings
-            if ending in ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
-        ),
+        stem + next(ending for ending in endings if ending in HEADED),
     )
     for case, (_, _, stem, endings) in CASES.items()
     if not case.startswith(PICTURES)
@@ -35,6 +32,7 @@ CLASSES += [
     ("vit_mae", "ViTMAEModel"),
     ("dinov3-gated", "DINOv3ViTModel"),
     ("siglip", "SiglipVisionModel"),
+    ("clip-vision", "CLIPVisionModelWithProjection"),
 ]
 CLASSES += [
     ("llama", "LlamaModel"),

@@ -28,6 +28,7 @@ from normgauge.anatomy.structure import (
     SpaceKind,
 )
 from normgauge.checkpoints.architectures import new_model
+from normgauge.checkpoints.architectures.float64 import exact_float64
 from normgauge.errors import InputError
 from unit.tiny_sceptr import VARIANTS, TinySceptr
 
@@ -104,7 +105,13 @@ DISTILBERT = {
 DISTILBERT |= {"max_position_embeddings": 14, "num_labels": 3}
 ALBERT = ENCODER | {"embedding_size": 8, "num_hidden_layers": 4}
 CAUSAL = ("Model", "ForCausalLM", "ForSequenceClassification")
-PICTURES = ("vit", "dinov2", "dinov3", "siglip")  # what the names of image cases begin with
+PICTURES = (
+    "vit",
+    "dinov2",
+    "dinov3",
+    "siglip",
+    "clip-vision",
+)  # what the names of image cases begin with
 
 PARTLY = GATED | {  # four of six coordinates of each head turn
     "hidden_size": 24,
@@ -114,6 +121,47 @@ PARTLY = GATED | {  # four of six coordinates of each head turn
         "partial_rotary_factor": 0.67,
     },
 }
+ONE = {"num_hidden_layers": 1}
+FALCON = TEXT | ONE | {"hidden_size": 24, "num_attention_heads": 4, "ffn_hidden_size": 20}
+FALCON |= {"num_labels": 3}
+GPTJ = {
+    "n_embd": 24,
+    "n_layer": 1,
+    "n_head": 4,
+    "n_inner": 20,
+    "rotary_dim": 4,  # of six
+    "vocab_size": 17,
+    "n_positions": 14,
+    "pad_token_id": 0,
+    "num_labels": 3,
+}
+OPT = {
+    "hidden_size": 12,
+    "word_embed_proj_dim": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "ffn_dim": 20,
+    "vocab_size": 17,
+    "max_position_embeddings": 14,
+    "pad_token_id": 0,
+    "num_labels": 3,
+}
+CLIP_TEXT = TEXT | {
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 14,
+    "projection_dim": 7,
+    "eos_token_id": 2,  # the end is where the largest id stands
+}
+TOWER = ("Model", "ModelWithProjection")
+SHALLOW = (
+    "gptj",
+    "opt",
+    "clip",
+    "granite",
+    "cohere",
+    "falcon",
+    "bloom",
+)  # what the names of cases with one block begin with
 LINEAR = {
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
@@ -289,6 +337,47 @@ CASES = {
         ("ForCausalLM",),
     ),
     "phi": ("PhiConfig", PARTLY, "Phi", CAUSAL),
+    "granite": (
+        "GraniteConfig",
+        GATED | ONE | {"residual_multiplier": 0.3, "embedding_multiplier": 3.0},
+        "Granite",
+        CAUSAL[:2],
+    ),
+    "smollm3": (
+        "SmolLM3Config",
+        GATED | {"no_rope_layers": [1, 0]},
+        "SmolLM3",
+        CAUSAL,
+    ),
+    "cohere": ("CohereConfig", GATED | ONE | {"logit_scale": 0.5}, "Cohere", CAUSAL[:2]),
+    "falcon": ("FalconConfig", FALCON, "Falcon", (*CAUSAL, "ForTokenClassification")),
+    "falcon-groups": (
+        "FalconConfig",
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2},
+        "Falcon",
+        ("ForCausalLM",),
+    ),
+    "falcon-alibi": (
+        "FalconConfig",
+        FALCON | {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True},
+        "Falcon",
+        ("ForCausalLM",),
+    ),
+    "bloom": (
+        "BloomConfig",
+        {"hidden_size": 12, "n_layer": 1, "n_head": 2, "vocab_size": 17, "num_labels": 3},
+        "Bloom",
+        (*CAUSAL[:2], "ForTokenClassification"),
+    ),
+    "gptj": ("GPTJConfig", GPTJ, "GPTJ", CAUSAL),
+    "opt": ("OPTConfig", OPT, "OPT", CAUSAL),
+    "clip-text": ("CLIPTextConfig", CLIP_TEXT, "CLIPText", TOWER),
+    "clip-vision": (
+        "CLIPVisionConfig",
+        VISION | {"intermediate_size": 20, "projection_dim": 7, "num_hidden_layers": 1},
+        "CLIPVision",
+        TOWER,
+    ),
     "qwen3_5": ("Qwen3_5TextConfig", GATED | LINEAR, "Qwen3_5", ("TextModel", "ForCausalLM")),
     "gemma3": ("Gemma3TextConfig", GATED, "Gemma3", ("TextModel", "ForCausalLM")),
 }
@@ -301,6 +390,9 @@ ALL_CLASSES = [
 ALL_CLASSES += [(case, "Sceptr") for case in SCEPTR]
 # another input shape, nothing new
 FORWARD = [(case, name) for case, name in ALL_CLASSES if not name.endswith("ForMultipleChoice")]
+
+
+IN_FLOAT32 = ("cohere", "bloom")  # families that round between their maps too
 
 
 def make_config(case: str, architecture: str):
@@ -354,9 +446,12 @@ def make_inputs(case: str, architecture: str, dtype: torch.dtype) -> dict:
 
 
 def use_exact_norms(model, anatomy: Anatomy) -> None:
-    """RMSNorm modules in transformers work in fp32; put the norm that the table describes in their
-    place.
+    """RMSNorm modules in transformers work in fp32, and so does Cohere's attention; put the norm
+    that the table describes in their place.
     """
+    if anatomy.family in IN_FLOAT32:
+        exact_float64(model)
+        return
     for norm in anatomy.norms:
         if norm.kind == NormKind.RMS_NORM:
             module = model.get_submodule(norm.name)
@@ -416,8 +511,8 @@ def watch(model, anatomy: Anatomy, inputs: dict):
             call = calls.get(key, 0)
             calls[key] = call + 1
             for site in sites:
-                if site.call == call:
-                    seen[site.id] = (tensor, latest.get(site.norm))
+                if site.call == call:  # a copy: Falcon adds to what its feed-forward gave
+                    seen[site.id] = (tensor * site.factor, latest.get(site.norm))
 
         def on_input(module, args, kwargs):
             take(first_tensor(args, sites[0].argument, kwargs))
@@ -526,7 +621,8 @@ def expected_sites(anatomy: Anatomy, depths: dict[str, int]) -> set[str]:
             for number, tap in itertools.product(range(1, depth + 1), taps)
         }
         if anatomy.placement != Placement.POST:
-            expected.add(f"{stack}/terminal_norm")
+            if anatomy.stack(stack).terminal_norm:
+                expected.add(f"{stack}/terminal_norm")
             crossed = ["cross_attention"] if stack == "decoder" and "encoder" in depths else []
             expected |= {
                 f"{stack}/block.{number}/{sublayer}_delta"
@@ -544,7 +640,7 @@ def depths_of(case: str, architecture: str) -> dict[str, int]:
     return {
         "encoder"
         if case.startswith(("bert", "roberta", "distilbert", "electra", "sceptr", *PICTURES))
-        else "decoder": 2
+        else "decoder": 1 if case.startswith(SHALLOW) else 2
     }
 
 
@@ -665,7 +761,8 @@ def test_a_block_is_its_input_and_its_deltas(prepared, case, architecture):
                 "embedding" if number == 1 else f"block.{number - 1}/output"
             )
             after = seen[f"{stack.name}/block.{number}/output"][0]
-            rest = after - seen[before][0] - sum(seen[site][0] for site in own)
+            rest = after - seen[before][0]
+            rest -= sum(seen[site][0].reshape(rest.shape) for site in own)  # OPT flattens
             assert rest.abs().max() < 1e-12 * after.abs().max()
             assert all(seen[site][0].abs().max() > 1e-6 * after.abs().max() for site in own)
 
@@ -938,7 +1035,7 @@ def attention_moves(anatomy: Anatomy, prefix: str, generator: torch.Generator) -
     # its bias is per head and shared by all blocks
     relative = anatomy.positions == Positions.RELATIVE
     order = torch.arange(groups) if relative else torch.randperm(groups, generator=generator)
-    rotary = anatomy.positions == Positions.ROTARY
+    rotary = anatomy.turns(prefix)
     inner = torch.arange(size) if rotary else torch.randperm(size, generator=generator)
     signs = [
         random_signs(1, generator).expand(size) if rotary else random_signs(size, generator)
@@ -975,8 +1072,7 @@ def run(model, tensors: dict, anatomy: Anatomy, inputs: dict) -> dict[str, torch
         "end_logits",
     )
     names += ("last_hidden_state", "encoder_last_hidden_state")
-    if any(space.name == "pooled" for space in anatomy.spaces):
-        names += ("pooler_output",)
+    names += ("pooler_output", "text_embeds", "image_embeds")
     return {name: outputs[name] for name in names if name in outputs and outputs[name] is not None}
 
 
@@ -990,6 +1086,8 @@ def moved_outputs(
         "last_hidden_state": anatomy.primary_stack.space,
         "encoder_last_hidden_state": anatomy.stacks[0].space,
     }
+    if all(space.name != "pooled" for space in anatomy.spaces):
+        spaces["pooler_output"] = anatomy.primary_stack.space
     return {
         name: moves[spaces[name]].apply(value) if name in spaces else value
         for name, value in outputs.items()
@@ -1064,6 +1162,7 @@ def without_effect(anatomy: Anatomy) -> set[str]:
                 "ForMaskedLM",
                 "Generation",
                 "ImageClassification",
+                "WithProjection",
                 "Sceptr",
             )
         )
@@ -1181,6 +1280,16 @@ def test_facts_of_each_family():
     assert facts("stablelm", "StableLmModel") == (Placement.PRE, layer, rotary, True, True)
     assert facts("stablelm-parallel", "StableLmForCausalLM")[0] == Placement.PARALLEL
     assert facts("phi", "PhiModel") == (Placement.PARALLEL, layer, rotary, True, True)
+    for case, architecture in (("granite", "GraniteModel"), ("smollm3", "SmolLM3Model")):
+        assert facts(case, architecture) == (Placement.PRE, rms, rotary, True, True)
+    assert facts("cohere", "CohereModel") == (Placement.PARALLEL, layer, rotary, True, True)
+    assert facts("falcon", "FalconModel") == (Placement.PARALLEL, layer, rotary, True, True)
+    assert facts("falcon-alibi", "FalconForCausalLM")[:3] == (Placement.PRE, layer, relative)
+    assert facts("bloom", "BloomModel") == (Placement.PRE, layer, relative, True, True)
+    assert facts("gptj", "GPTJModel") == (Placement.PARALLEL, layer, rotary, True, True)
+    assert facts("opt", "OPTModel") == (Placement.PRE, layer, absolute, True, True)
+    assert facts("clip-text", "CLIPTextModel") == (Placement.PRE, layer, absolute, True, True)
+    assert facts("clip-vision", "CLIPVisionModel") == (Placement.PRE, layer, absolute, False, False)
     assert facts("gemma", "GemmaModel") == (Placement.PRE, rms, rotary, True, True)
     assert facts("gemma2", "Gemma2Model") == (Placement.SANDWICH, rms, rotary, True, True)
     assert facts("gemma3", "Gemma3TextModel") == (Placement.SANDWICH, rms, rotary, True, True)

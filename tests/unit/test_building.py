@@ -123,6 +123,21 @@ CONFIGS = {
     "gemma3_text": ("Gemma3ForCausalLM", {**GROUPED, **SLIDING}),
     "stablelm": ("StableLmForCausalLM", GROUPED),
     "phi": ("PhiForCausalLM", GROUPED),
+    "granite": ("GraniteForCausalLM", {**GROUPED, "residual_multiplier": 0.3}),
+    "smollm3": ("SmolLM3ForCausalLM", {**GROUPED, "no_rope_layers": [1, 0]}),
+    "cohere": ("CohereForCausalLM", GROUPED),
+    "falcon": ("FalconForCausalLM", {**DECODER, "ffn_hidden_size": 48}),
+    "bloom": (
+        "BloomForCausalLM",
+        {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50},
+    ),
+    "gptj": (
+        "GPTJForCausalLM",
+        {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "rotary_dim": 4},
+    ),
+    "opt": ("OPTForCausalLM", {**DECODER, "word_embed_proj_dim": 32, "ffn_dim": 48}),
+    "clip_text_model": ("CLIPTextModelWithProjection", {**DECODER, "projection_dim": 16}),
+    "clip_vision_model": ("CLIPVisionModelWithProjection", {**IMAGE, "projection_dim": 16}),
     "qwen3_5_text": ("Qwen3_5ForCausalLM", {**GROUPED, **LINEAR}),
 }
 MASK = torch.arange(16).flip(0).expand(2, -1)
@@ -143,6 +158,15 @@ CAST = (
     "gemma3_text",
     "stablelm",
     "phi",
+    "granite",
+    "smollm3",
+    "cohere",
+    "falcon",
+    "bloom",
+    "gptj",
+    "opt",
+    "clip_text_model",
+    "clip_vision_model",
     "qwen3_5_text",
 )
 
@@ -367,8 +391,16 @@ def test_rotary_numbers_in_groups_are_named(group, value, key):
 # float64
 
 
+def rounded(tensor):
+    """Whether a tensor is float32 and holds more than positions, or BLOOM's slopes of four heads
+    times them, which are multiples of 1/1024 and exact in it.
+    """
+    steps = 1024 * tensor.double()
+    return tensor.dtype == torch.float32 and not torch.equal(steps, steps.round())
+
+
 class Float32Results(TorchDispatchMode):
-    """Records the operations that yield float32 tensors."""
+    """Records the operations that yield rounded float32 tensors."""
 
     def __init__(self):
         super().__init__()
@@ -382,7 +414,7 @@ class Float32Results(TorchDispatchMode):
             for value in (result if isinstance(result, tuple | list) else (result,))
             if isinstance(value, torch.Tensor)
         ]
-        if self.recording and any(tensor.dtype == torch.float32 for tensor in tensors):
+        if self.recording and any(rounded(tensor) for tensor in tensors):
             self.operations.append(str(func))
         return result
 

@@ -57,7 +57,9 @@ class NormStyle:
 
 @dataclass
 class Assembly:
-    """Collects the parts of one anatomy; `finish` returns the immutable result."""
+    """Collects the parts of one anatomy; `finish` returns the immutable result. `delta_factor`:
+    what the model multiplies the outputs of its sublayers by. `still`: see `Anatomy`.
+    """
 
     family: str
     architecture: str
@@ -65,6 +67,8 @@ class Assembly:
     positions: Positions
     style: NormStyle
     rotary_size: int = 0
+    delta_factor: float = 1.0
+    still: list[str] = field(default_factory=list)
     spaces: dict[str, Space] = field(default_factory=dict)
     tensors: list[Tensor] = field(default_factory=list)
     maps: list[LinearMap] = field(default_factory=list)
@@ -209,12 +213,14 @@ class Assembly:
                 if tensor.name in {item.weight for item in self.maps}
             ),
             rotary_size=self.rotary_size,
+            still=tuple(self.still),
         )
-        return replace(anatomy, sites=anatomy.sites + delta_sites(anatomy))
+        deltas = (replace(site, factor=self.delta_factor) for site in delta_sites(anatomy))
+        return replace(anatomy, sites=(*anatomy.sites, *deltas))
 
 
-def layer_norm(eps: float) -> NormStyle:
-    return NormStyle(NormKind.LAYER_NORM, eps)
+def layer_norm(eps: float, bias: bool = True) -> NormStyle:
+    return NormStyle(NormKind.LAYER_NORM, eps, bias)
 
 
 def rms_norm(eps: float, gain_offset: float = 0.0) -> NormStyle:

@@ -36,6 +36,23 @@ class Attention:
     mixed: Axis
 
 
+def neighbours(space: Space, turning: int) -> Axis:
+    """The output axis of a query or key map whose rows 2j and 2j + 1 of each head turn together:
+    coordinates j and j + turning / 2 of the head, of which the first `turning` turn.
+    """
+    size, half = space.size // space.heads, turning // 2
+    order = [number // 2 + number % 2 * half for number in range(turning)]
+    runs = [(first, first + 1) for first in order] + [(turning, size)] * (turning < size)
+    return Axis(
+        Role.WRITE,
+        tuple(
+            Segment(space.name, head * size + first, head * size + stop)
+            for head in range(space.heads)
+            for first, stop in runs
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Readout:
     """A linear head on the final hidden states: over the vocabulary, or over `config.num_labels`
@@ -81,11 +98,13 @@ class Builder(Assembly):
         norm: str | None,
         biased: Sequence[str] = ("query", "key", "value", "attention_output"),
         memory: tuple[Space, str] | None = None,
+        neighbouring: int = 0,
     ) -> None:
         """The four separate maps of an attention layer, `modules` keyed by query, key, value and
         attention_output.
 
-        `memory` is the space and norm that keys and values read in cross-attention.
+        `memory` is the space and norm that keys and values read in cross-attention. `neighbouring`:
+        the rows of each query and key head that turn, where neighbours turn together.
         """
         source, source_norm = memory or (residual, norm)
         inputs = {
@@ -95,9 +114,50 @@ class Builder(Assembly):
             "attention_output": (spaces.mixed, residual, None),
         }
         for name, (reads, writes, feeding) in inputs.items():
+            turns = neighbouring and name in ("query", "key")
             self.linear(
-                modules[name], {f"{prefix}{name}": writes}, reads, feeding, bias=name in biased
+                modules[name],
+                {f"{prefix}{name}": writes},
+                reads,
+                feeding,
+                neighbours(writes, neighbouring) if turns else None,
+                bias=name in biased,
             )
+
+    def fused_projections(
+        self,
+        prefix: str,
+        spaces: Attention,
+        modules: Mapping[str, str],
+        residual: Space,
+        norm: str,
+        bias: bool = True,
+    ) -> None:
+        """The maps of an attention layer, queries, keys and values in one tensor, `modules` keyed
+        by query and attention_output. Its rows are, for each key/value group, the heads of its
+        queries, then its keys, then its values.
+        """
+        parts = {"query": spaces.query, "key": spaces.key, "value": spaces.value}
+        groups = spaces.key.heads
+        runs = tuple(
+            Segment(
+                space.name,
+                group * (space.size // groups),
+                (group + 1) * (space.size // groups),
+            )
+            for group in range(groups)
+            for space in parts.values()
+        )
+        self.linear(
+            modules["query"],
+            {f"{prefix}{name}": space for name, space in parts.items()},
+            whole(Role.READ, residual),
+            norm,
+            writes=Axis(Role.WRITE, runs),
+            bias=bias,
+        )
+        output = {f"{prefix}attention_output": residual}
+        self.linear(modules["attention_output"], output, spaces.mixed, bias=bias)
 
     def feed_forward(
         self,
@@ -236,15 +296,14 @@ class Builder(Assembly):
         add_block: Callable[[str, int], None],
         terminal_norm: str,
         causal: bool,
+        embedding_norm: str | None = None,
     ) -> str:
-        """A stream that enters the first block as the embedding and leaves through a norm;
-        `add_block` describes one block.
+        """A stream that enters the first block as the embedding (the output of `embedding_norm`
+        where there is one) and leaves through a norm; `add_block` describes one block.
 
         Returns the terminal norm's name.
         """
-        self.site(name, 0, "embedding", blocks[0], "input", residual.size)
-        for number, module in enumerate(blocks, start=1):
-            add_block(module, number)
+        self.blocks(name, residual, blocks, add_block, embedding_norm)
         self.norm(terminal_norm, residual)
         self.site(
             name,
@@ -257,6 +316,19 @@ class Builder(Assembly):
         )
         self.stack(name, residual, blocks, terminal_norm, causal)
         return terminal_norm
+
+    def blocks(
+        self,
+        name: str,
+        residual: Space,
+        blocks: Sequence[str],
+        add_block: Callable[[str, int], None],
+        embedding_norm: str | None = None,
+    ) -> None:
+        """The same up to its last block."""
+        self.site(name, 0, "embedding", blocks[0], "input", residual.size, embedding_norm)
+        for number, module in enumerate(blocks, start=1):
+            add_block(module, number)
 
     def block_sites(
         self, stack: str, block: int, module: str, residual: Space, taps: Mapping[str, str]

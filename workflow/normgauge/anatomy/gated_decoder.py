@@ -1,5 +1,5 @@
-"""Llama, Mistral, Qwen2, Qwen3, Gemma 1-3 and StableLM: one decoder with rotary positions and a
-gated feed-forward, told apart by facts.
+"""Llama, Mistral, Qwen2, Qwen3, Gemma 1-3, StableLM, Granite, SmolLM3 and Cohere: one decoder with
+rotary positions and a gated feed-forward, told apart by facts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class Facts:
     on each query and key head. `gain_offset` is 1 where the stored gain w stands for 1 + w.
     `activation` is the config key that holds the activation's name. `style` gives the norms,
     RMSNorm where it is None. `parallel` says whether attention and feed-forward read one norm side
-    by side. `refused` are options that add what is not described.
+    by side, `neighbours` whether positions turn neighbouring coordinates together, `turns` whether
+    they turn those of a block at all, by its index. `delta_factor` multiplies what the sublayers
+    write. `labelled`: there is a class with labels. `refused` are options that add what is not
+    described.
     """
 
     classes: str
@@ -39,6 +42,10 @@ class Facts:
     activation: str = "hidden_act"
     style: Callable[[Any], NormStyle] | None = None
     parallel: Callable[[Any], bool] = lambda config: False
+    neighbours: bool = False
+    turns: Callable[[Any, int], bool] = lambda config, index: True
+    delta_factor: Callable[[Any], float] = lambda config: 1.0
+    labelled: bool = True
     refused: tuple[str, ...] = ()
 
 
@@ -79,6 +86,31 @@ FACTS = {
         parallel=lambda config: config.use_parallel_residual,
         refused=("qk_layernorm",),
     ),
+    "granite": Facts(
+        "Granite",
+        "GraniteModel",
+        _all_if_attention_bias,
+        mlp_bias=lambda config: config.mlp_bias,
+        delta_factor=lambda config: config.residual_multiplier,
+        labelled=False,
+    ),
+    "smollm3": Facts(
+        "SmolLM3",
+        "SmolLM3Model",
+        _all_if_attention_bias,
+        mlp_bias=lambda config: config.mlp_bias,
+        turns=lambda config, index: bool(config.no_rope_layers[index]),
+    ),
+    "cohere": Facts(
+        "Cohere",
+        "CohereModel",
+        _all_if_attention_bias,
+        style=lambda config: layer_norm(config.layer_norm_eps, bias=False),
+        parallel=lambda config: True,
+        neighbours=True,
+        labelled=False,
+        refused=("use_qk_norm",),
+    ),
 }
 
 
@@ -96,6 +128,7 @@ def describe(config: Any) -> Anatomy:
         Positions.ROTARY,
         facts.style(config) if facts.style else rms_norm(config.rms_norm_eps, facts.gain_offset),
         rotary_size(config),
+        facts.delta_factor(config),
     )
     residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
     embedding = f"{join(prefix, 'embed_tokens')}.weight"
@@ -128,14 +161,14 @@ def _placement(config: Any, facts: Facts) -> Placement:
 def classes(family: str) -> dict[str, tuple[str, Readout | None]]:
     """Prefix and readout of each class of a family, the bare one first."""
     facts = FACTS[family]
-    return {
+    found: dict[str, tuple[str, Readout | None]] = {
         facts.base: ("", None),
         f"{facts.classes}ForCausalLM": ("model", Readout("lm_head")),
-        f"{facts.base.removesuffix('Model')}ForSequenceClassification": (
-            "model",
-            Readout("score", labels=True),
-        ),
     }
+    if facts.labelled:
+        name = f"{facts.base.removesuffix('Model')}ForSequenceClassification"
+        found[name] = ("model", Readout("score", labels=True))
+    return found
 
 
 def _block(
@@ -158,8 +191,16 @@ def _block(
         prefix, config.num_attention_heads, size, config.num_key_value_heads
     )
     builder.projections(
-        prefix, spaces, modules, residual, attention_norm, biased=facts.biased(config)
+        prefix,
+        spaces,
+        modules,
+        residual,
+        attention_norm,
+        biased=facts.biased(config),
+        neighbouring=builder.rotary_size if facts.neighbours else 0,
     )
+    if not facts.turns(config, number - 1):
+        builder.still.append(prefix)
     if facts.head_norms:
         builder.norm(f"{attention}.q_norm", spaces.query, size)
         builder.norm(f"{attention}.k_norm", spaces.key, size)

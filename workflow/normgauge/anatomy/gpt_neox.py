@@ -6,19 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.assembly import layer_norm, whole
-from normgauge.anatomy.build import Attention, Builder, Readout, join
+from normgauge.anatomy.assembly import layer_norm
+from normgauge.anatomy.build import Builder, Readout, join
 from normgauge.anatomy.options import head_size, refuse_options, rotary_size, select_architecture
-from normgauge.anatomy.structure import (
-    Anatomy,
-    Axis,
-    Placement,
-    Positions,
-    Role,
-    Segment,
-    Space,
-    SpaceKind,
-)
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
 
 CLASSES = {
     "GPTNeoXModel": ("", None),
@@ -65,25 +56,8 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     }
     attention_norm = builder.norm(f"{module}.input_layernorm", residual)
     spaces = builder.attention_spaces(prefix, config.num_attention_heads, head_size(config))
-    fused = {
-        f"{prefix}query": spaces.query,
-        f"{prefix}key": spaces.key,
-        f"{prefix}value": spaces.value,
-    }
-    biased = config.attention_bias
-    builder.linear(
-        modules["query"],
-        fused,
-        whole(Role.READ, residual),
-        attention_norm,
-        writes=_interleaved(spaces),
-        bias=biased,
-    )
-    builder.linear(
-        modules["attention_output"],
-        {f"{prefix}attention_output": residual},
-        spaces.mixed,
-        bias=biased,
+    builder.fused_projections(
+        prefix, spaces, modules, residual, attention_norm, bias=config.attention_bias
     )
     mlp_norm = builder.norm(f"{module}.post_attention_layernorm", residual)
     builder.feed_forward(
@@ -97,19 +71,4 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
         module,
         residual,
         {} if config.use_parallel_residual else {"after_attention": mlp_norm},
-    )
-
-
-def _interleaved(spaces: Attention) -> Axis:
-    """The fused output axis: for each head its query, then its key, then its value."""
-    heads = spaces.query.heads
-    size = spaces.query.size // heads
-    parts = (spaces.query, spaces.key, spaces.value)
-    return Axis(
-        Role.WRITE,
-        tuple(
-            Segment(space.name, head * size, (head + 1) * size)
-            for head in range(heads)
-            for space in parts
-        ),
     )

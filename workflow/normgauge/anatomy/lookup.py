@@ -50,9 +50,12 @@ def stored_name(anatomy: Anatomy, name: str, stored: Collection[str]) -> str:
 
 
 def rows_of(anatomy: Anatomy, item: LinearMap) -> np.ndarray:
-    """int64 (outputs,): where a map's outputs lie on its weight's output axis, and in its bias."""
+    """int64 (outputs,): where a map's outputs lie on its weight's output axis, and in its bias, in
+    the order of the coordinates that it writes.
+    """
     axis = anatomy.tensor(item.weight).axes[1 - item.input_axis]
-    return np.array(axis.indices(item.writes), dtype=np.int64)
+    rows = np.array(axis.indices(item.writes), dtype=np.int64)
+    return rows[np.argsort(axis.coordinates(item.writes), kind="stable")]
 
 
 def matrix_of(anatomy: Anatomy, item: LinearMap, weight: Matrix) -> Matrix:

@@ -74,3 +74,13 @@ def refuse_options(config: Any, options: Sequence[str]) -> None:
                 "the anatomy does not describe; "
                 f"expected it unset, choose a checkpoint without it"
             )
+
+
+def require_options(config: Any, expected: Mapping[str, Any]) -> None:
+    """InputError naming the first option whose value is not the one that is described."""
+    for option, value in expected.items():
+        if (found := getattr(config, option, value)) != value:
+            raise InputError(
+                f"{config.model_type} config: {option}={found!r} is not described; expected "
+                f"{value!r}, choose a checkpoint with it"
+            )

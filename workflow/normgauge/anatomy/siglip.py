@@ -31,14 +31,22 @@ def describe(config: Any) -> Anatomy:
     blocks = [f"encoder.layers.{index}" for index in range(config.num_hidden_layers)]
 
     def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
+        siglip_block(builder, config, module, number, residual)
 
     builder.pre_norm_stack(STACK, residual, blocks, add_block, "post_layernorm", causal=False)
     return builder.finish()
 
 
-def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:
-    prefix = f"{STACK}/block.{number}/"
+def siglip_block(
+    builder: Builder,
+    config: Any,
+    module: str,
+    number: int,
+    residual: Space,
+    stack: str = STACK,
+) -> None:
+    """A pre-norm block with separate maps, as SigLIP and CLIP name it."""
+    prefix = f"{stack}/block.{number}/"
     modules = {
         "query": f"{module}.self_attn.q_proj",
         "key": f"{module}.self_attn.k_proj",
@@ -54,5 +62,5 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     builder.feed_forward(
         prefix, config.intermediate_size, residual, mlp_norm, config.hidden_act, modules
     )
-    builder.schur_sites(STACK, number, modules, attention_norm, mlp_norm)
-    builder.block_sites(STACK, number, module, residual, {"after_attention": mlp_norm})
+    builder.schur_sites(stack, number, modules, attention_norm, mlp_norm)
+    builder.block_sites(stack, number, module, residual, {"after_attention": mlp_norm})

@@ -85,7 +85,9 @@ class Axis:
     """One axis of a stored tensor: its role and the runs of coordinates laid along it, in order.
 
     A fused query/key/value axis is one Axis of several segments; an interleaved one (GPT-NeoX) has
-    one segment per head and part. Their lengths sum to the axis length. A run may occur twice: with
+    one segment per head and part. Where positions turn neighbouring rows together (GPT-J), the runs
+    are single coordinates: rows 2j and 2j + 1 of a head hold its coordinates j and j + half of those
+    that turn. Their lengths sum to the axis length. A run may occur twice: with
     grouped-query attention each query head's part of the output projection reads its group's
     coordinates of the value space. A NORMALISE axis shorter than its space (query/key norms) is
     shared by the heads of that space.
@@ -110,6 +112,15 @@ class Axis:
                 found.extend(range(offset, offset + length))
             offset += length
         return tuple(found)
+
+    def coordinates(self, space: str) -> tuple[int, ...]:
+        """The coordinate of `space` at each of its `indices`."""
+        return tuple(
+            coordinate
+            for segment in self.segments
+            if segment.space == space
+            for coordinate in range(segment.start, segment.stop)
+        )
 
 
 @dataclass(frozen=True)
@@ -180,7 +191,8 @@ class Site:
     `block` is 0 for the embedding, 1..L for blocks, L + 1 for the terminal norm. `module` (path),
     `hook` ("input" or "output") and `call` (which call of that module within one forward pass,
     counted from 0) locate it. `argument` names the keyword under which the tensor may be passed
-    when hook == "input". `norm` is the norm whose output the activation is, or None.
+    when hook == "input". `norm` is the norm whose output the activation is, or None. `factor`: what
+    the model multiplies the module's tensor by, which the activation then is (Granite's deltas).
     """
 
     id: str
@@ -194,6 +206,7 @@ class Site:
     norm: str | None = None
     call: int = 0
     argument: str = "hidden_states"
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +229,8 @@ class Anatomy:
 
     Two spaces whose coordinates a tied tensor forces to agree are one space. With rotary positions
     the first `rotary_size` coordinates of each query and key head turn, coordinate j together with
-    j + rotary_size / 2.
+    j + rotary_size / 2, in all layers but those whose prefixes (of the names of their spaces) are
+    `still`.
     """
 
     family: str
@@ -231,6 +245,11 @@ class Anatomy:
     positions: Positions
     tied: bool = False
     rotary_size: int = 0
+    still: tuple[str, ...] = ()
+
+    def turns(self, layer: str) -> bool:
+        """Whether positions turn the queries and keys of the attention layer of that prefix."""
+        return self.positions == Positions.ROTARY and layer not in self.still
 
     def norm(self, name: str) -> Norm:
         return next(norm for norm in self.norms if norm.name == name)

@@ -38,7 +38,9 @@ def grid_of(config: Any) -> tuple[int, int]:
     return height // rows, width // columns
 
 
-def add_patches(builder: Builder, config: Any, module: str, residual: Space) -> None:
+def add_patches(
+    builder: Builder, config: Any, module: str, residual: Space, bias: bool = True
+) -> None:
     """The convolution that writes each patch of the picture to the stream."""
     rows, columns = _pair(config.patch_size)
     builder.linear(
@@ -49,6 +51,7 @@ def add_patches(builder: Builder, config: Any, module: str, residual: Space) -> 
             builder.space("patch row", SpaceKind.PATCH, rows),
             builder.space("patch column", SpaceKind.PATCH, columns),
         ),
+        bias=bias,
     )
 
 

@@ -18,7 +18,12 @@ from normgauge.errors import InputError
 
 SAMPLING_RATE = 16_000  # samples per second
 SECONDS = 30  # the length that Whisper's encoder takes
-FIXED_SIDE = ("vit", "vit_mae", "siglip_vision_model")  # position tables of one size
+FIXED_SIDE = (
+    "vit",
+    "vit_mae",
+    "siglip_vision_model",
+    "clip_vision_model",
+)  # position tables of one size
 LEARNED_TOKENS = {"siglip_vision_model": 0}  # beside registers; others have a class token
 PROCESSORS = {
     "vit": "ViTImageProcessorPil",
@@ -26,6 +31,7 @@ PROCESSORS = {
     "dinov2": "BitImageProcessorPil",
     "dinov3_vit": "ViTImageProcessorPil",  # its own needs torchvision; it squares as well
     "siglip_vision_model": "SiglipImageProcessorPil",
+    "clip_vision_model": "CLIPImageProcessorPil",
 }
 
 

@@ -32,6 +32,14 @@ INTERFACES = {
             "gemma2",
             "gemma3_text",
             "phi",
+            "granite",
+            "smollm3",
+            "cohere",
+            "gptj",
+            "falcon",
+            "bloom",
+            "opt",
+            "clip_text_model",
             "qwen3_5_text",
             "stablelm",
         ),
@@ -41,7 +49,15 @@ INTERFACES = {
     "t5": Interface.ENCODER_DECODER,
     "whisper": Interface.SPEECH,
     **dict.fromkeys(
-        ("vit", "vit_mae", "dinov2", "dinov3_vit", "siglip_vision_model"), Interface.IMAGE
+        (
+            "vit",
+            "vit_mae",
+            "dinov2",
+            "dinov3_vit",
+            "siglip_vision_model",
+            "clip_vision_model",
+        ),
+        Interface.IMAGE,
     ),
     "sceptr": Interface.RECEPTOR,
 }

@@ -148,6 +148,8 @@ class _State:
                 f"{tuple(activations.shape)}"
             )
         receiver = self.accumulators[site.id]
+        if site.factor != 1:
+            activations = activations * site.factor
         rows = activations.reshape(-1, site.width)
         mask = self.masks.get(site.stack)
         kept = None if mask is None else mask.reshape(-1).to(rows.device)

@@ -251,12 +251,13 @@ def feed_forward_factors(side: Side, layer: Layer, mode: Mode) -> FeedForwardFac
 
 def rotary_frequencies(side: Side, block: int) -> np.ndarray | None:
     """Radians per position of each rotary pair of a block's heads, float64 (rotary size / 2,); None
-    without rotary positions.
+    where its heads do not turn.
     """
-    if side.anatomy.positions != Positions.ROTARY:
+    if not side.anatomy.turns(f"{side.anatomy.primary_stack.name}/block.{block}/"):
         return None
     config, size = side.config, side.anatomy.rotary_size
-    parameters, layer_type = config.rope_parameters, None
+    # GPT-J has no key for it
+    parameters, layer_type = getattr(config, "rope_parameters", {"rope_theta": 1e4}), None
     kinds = getattr(config, "layer_types", None)
     if kinds and kinds[block - 1] in parameters:
         layer_type = kinds[block - 1]

@@ -11,19 +11,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Inner:
-    """Which part of a config stands for the model inside, the class that it opens as, and keys of
-    that part that leave out what is not described.
+    """Which part of a config stands for the model inside, the class that it opens as, keys of that
+    part that leave out what is not described, and keys in which the whole's value counts.
     """
 
     part: str
     architecture: str
     keys: Mapping[str, Any] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
 
 
 INNER = {
     "gemma3": Inner("text_config", "Gemma3ForCausalLM"),
     "qwen3_5": Inner("text_config", "Qwen3_5ForCausalLM"),
     "siglip": Inner("vision_config", "SiglipVisionModel", {"vision_use_head": False}),
+    "clip": Inner("vision_config", "CLIPVisionModelWithProjection", shared=("projection_dim",)),
 }
 """By the model_type of the whole."""
 
@@ -53,6 +55,8 @@ def inner_config(config: Any) -> Any:
         part.tie_word_embeddings = config.tie_word_embeddings
     for key, value in inner.keys.items():
         setattr(part, key, value)
+    for key in inner.shared:
+        setattr(part, key, getattr(config, key))
     return part
 
 

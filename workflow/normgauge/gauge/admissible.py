@@ -158,7 +158,7 @@ def _attention(anatomy: Anatomy, name: str) -> Admissible:
             QueryMaps.SIGNS,
             "query and key norms have gains on single coordinates, shared by all heads",
         )
-    elif anatomy.positions == Positions.ROTARY:
+    elif anatomy.turns(name.removesuffix("attention")):
         maps, reason = (
             QueryMaps.ROTARY,
             "rotary positions turn each pair of coordinates at its own rate",

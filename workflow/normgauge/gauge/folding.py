@@ -43,10 +43,11 @@ def leaves_model(anatomy: Anatomy, norm: Norm) -> bool:
 
 
 def returns_hidden_states(anatomy: Anatomy) -> bool:
-    """Whether the class has no head: the last norm's output leaves the model."""
-    return anatomy.architecture.endswith("Model") and not anatomy.architecture.endswith(
-        "LMHeadModel"
-    )
+    """Whether the last norm's output leaves the model: the class has no head, or returns it beside
+    a projection (CLIP).
+    """
+    name = anatomy.architecture
+    return name.endswith(("Model", "ModelWithProjection")) and not name.endswith("LMHeadModel")
 
 
 def scale_readers(

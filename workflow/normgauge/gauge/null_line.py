@@ -37,8 +37,8 @@ class NullLine:
 def null_line_axes(anatomy: Anatomy, space: str) -> dict[str, int]:
     """The tensors that may be shifted, and which of their axes is the stream.
 
-    Left out are norm biases and what passes an activation (they do not write the stream itself),
-    and tables that a readout is tied to. Where norms write the stream (post-norm), what enters a
+    Left out are norm biases but for that of an embedding's norm (the others do not write the
+    stream), what passes an activation, and tables that a readout is tied to. Where norms write the stream (post-norm), what enters a
     sum that a norm reads at once may be shifted: the output maps of the sublayers, and the tables
     where a norm follows them. Raises InputError, with the reason, where the stream is read by
     anything but a LayerNorm.
@@ -63,7 +63,8 @@ def null_line_axes(anatomy: Anatomy, space: str) -> dict[str, int]:
             f"{anatomy.architecture}: {scales[0]} scales what is written to {space}; it has no "
             "null line in its weights"
         )
-    skipped = {norm.bias for norm in anatomy.norms}
+    embedded = {site.norm for site in anatomy.sites if site.tap == "embedding" and not post}
+    skipped = {norm.bias for norm in anatomy.norms if norm.name not in embedded}
     skipped |= {
         name for item in anatomy.maps if item.activation for name in (item.weight, item.bias)
     }

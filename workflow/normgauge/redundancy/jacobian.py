@@ -14,7 +14,7 @@ from normgauge.anatomy.structure import Anatomy
 from normgauge.redundancy.family import Symmetry
 from normgauge.redundancy.readers import Tensors
 
-HEADLESS = ("last_hidden_state", "pooler_output")
+HEADLESS = ("last_hidden_state", "pooler_output", "text_embeds", "image_embeds")
 AT_ONCE = 256  # rows of the Jacobian per backward pass
 SPARE_ROWS = 64  # random combinations of outputs beyond the number of parameters
 STEP = 1e-4  # of the central differences along a symmetry; their error is its square

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from normgauge.anatomy.lookup import effective_gain, holder, matrix_of, rows_of
-from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, Positions, SpaceKind
+from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, SpaceKind
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on
 
@@ -82,7 +82,7 @@ def blind_coordinates(anatomy: Anatomy, key: str) -> np.ndarray:
     space = anatomy.space(key)
     if norms_on(anatomy, key):
         return np.zeros(space.size, bool)
-    if anatomy.positions != Positions.ROTARY:
+    if not anatomy.turns(key.removesuffix("key")):
         return np.ones(space.size, bool)
     return np.arange(space.size) % (space.size // space.heads) >= anatomy.rotary_size
 

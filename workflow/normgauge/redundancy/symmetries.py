@@ -74,6 +74,11 @@ def _underived_parts(anatomy: Anatomy) -> Iterator[str]:
             and space.size // space.heads >= anatomy.primary_stack.width
         ):
             yield f"a head of {space.name} is as wide as the stream"
+    streams = {stack.space for stack in anatomy.stacks}
+    known = {item.bias for item in anatomy.maps}
+    known |= {name for norm in anatomy.norms for name in (norm.gain, norm.bias)}
     for tensor in anatomy.tensors:
-        if any(segment.space == "singleton" for axis in tensor.axes for segment in axis.segments):
+        spaces = {segment.space for axis in tensor.axes for segment in axis.segments}
+        alone = len(tensor.axes) == 1 and tensor.name not in known and spaces <= streams
+        if alone or "singleton" in spaces:
             yield f"{tensor.name} enters the stream at some positions alone"

@@ -58,8 +58,13 @@ def exact_float64(model: PreTrainedModel) -> None:
             module.interpolate_pos_encoding = functools.partial(
                 _in_float64, module.interpolate_pos_encoding
             )
+        defined: Any = sys.modules[type(module).__module__]
         if type(module).__name__ == "DINOv3ViTRopePositionEmbedding":
-            _forget_coordinates(sys.modules[type(module).__module__])
+            _forget_coordinates(defined)
+        if type(module).__name__ == "CohereAttention":
+            defined.apply_rotary_pos_emb = _keeping(defined.apply_rotary_pos_emb)
+        if type(module).__name__ == "BloomAttention":
+            defined.F = _Functional(torch.nn.functional)
     model.set_attn_implementation(ATTENTION)
 
 
@@ -69,6 +74,33 @@ def _forget_coordinates(defined: Any) -> None:
     """
     cached = defined.get_patches_center_coordinates
     defined.get_patches_center_coordinates = getattr(cached, "__wrapped__", cached)
+
+
+def _keeping(function: Callable) -> Callable:
+    """The function, in which what is float64 stays float64; what it makes of others is unchanged,
+    for all models of the family share it.
+    """
+    own = getattr(function, "exact_from", function)
+
+    @functools.wraps(own)
+    def kept(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if first.dtype == torch.float64:
+            return _in_float64(own, first, *args, **kwargs)
+        return own(first, *args, **kwargs)
+
+    kept.exact_from = own  # type: ignore[attr-defined]
+    return kept
+
+
+class _Functional:
+    """torch.nn.functional for modules that ask for a softmax in float32 between their maps."""
+
+    def __init__(self, functional: Any) -> None:
+        self._functional = functional
+        self.softmax = _keeping(functional.softmax)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._functional, name)
 
 
 def _in_float64(function: Callable, *args: Any, **kwargs: Any) -> Any:
