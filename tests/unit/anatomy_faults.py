@@ -18,6 +18,7 @@ from normgauge.anatomy.structure import (
     Anatomy,
     Axis,
     Norm,
+    Positions,
     Role,
     Segment,
     Space,
@@ -52,10 +53,13 @@ SAME_SIZES = {  # of as many spaces as the class allows
     "SiglipVisionConfig": {"intermediate_size": 12},
     "StableLmConfig": {"intermediate_size": 24},
     "PhiConfig": {"intermediate_size": 24},
+    "ModernBertConfig": {"intermediate_size": 12},
+    "DebertaV2Config": {"intermediate_size": 12},
     "GPTJConfig": {"n_inner": 24},
     "FalconConfig": {"ffn_hidden_size": 24},
     "BloomConfig": {"n_layer": 2},  # its feed-forwards are four times as wide as the stream
     "GraniteConfig": GATED_SIZES,
+    "Phi3Config": GATED_SIZES,
     "CohereConfig": GATED_SIZES,
     "OPTConfig": {"ffn_dim": 12},
     "CLIPTextConfig": {"intermediate_size": 12, "projection_dim": 12},
@@ -232,6 +236,7 @@ def proof_of_equivalence(anatomy: Anatomy, fault: Fault) -> str | None:
     if (
         name in key_biases
         and space.kind == SpaceKind.KEY
+        and anatomy.positions != Positions.VECTORS
         and not anatomy.turns(attention_of(fault.space).removesuffix("attention"))
         and not on_the_axis
     ):

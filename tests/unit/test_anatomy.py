@@ -18,6 +18,7 @@ from torch.func import functional_call
 from transformers.activations import ACT2FN
 
 from normgauge.anatomy import FAMILIES, describe
+from normgauge.anatomy.lookup import rows_of
 from normgauge.anatomy.structure import (
     Anatomy,
     Axis,
@@ -124,6 +125,23 @@ PARTLY = GATED | {  # four of six coordinates of each head turn
 ONE = {"num_hidden_layers": 1}
 FALCON = TEXT | ONE | {"hidden_size": 24, "num_attention_heads": 4, "ffn_hidden_size": 20}
 FALCON |= {"num_labels": 3}
+MODERN = ENCODER | {  # a block that sees two positions beside its own, after one that sees all
+    "local_attention": 4,
+    "layer_types": ["full_attention", "sliding_attention"],
+    **{f"{name}_token_id": number for number, name in enumerate(("bos", "eos", "cls", "sep"), 1)},
+}
+DEBERTA = (
+    ENCODER
+    | ONE
+    | {
+        "relative_attention": True,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "max_relative_positions": 5,
+    }
+)
 GPTJ = {
     "n_embd": 24,
     "n_layer": 1,
@@ -153,7 +171,20 @@ CLIP_TEXT = TEXT | {
     "eos_token_id": 2,  # the end is where the largest id stands
 }
 TOWER = ("Model", "ModelWithProjection")
+ENCODERS = (
+    "bert",
+    "deberta",
+    "roberta",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "sceptr",
+    *PICTURES,
+)
 SHALLOW = (
+    "deberta",
+    "modernbert-biased",
+    "phi3",
     "gptj",
     "opt",
     "clip",
@@ -337,6 +368,33 @@ CASES = {
         ("ForCausalLM",),
     ),
     "phi": ("PhiConfig", PARTLY, "Phi", CAUSAL),
+    "phi3": ("Phi3Config", GATED | ONE, "Phi3", CAUSAL),
+    "deberta": (
+        "DebertaV2Config",
+        DEBERTA,
+        "DebertaV2",
+        ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
+    ),
+    "modernbert": (
+        "ModernBertConfig",
+        MODERN,
+        "ModernBert",
+        ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
+    ),
+    "modernbert-biased": (
+        "ModernBertConfig",
+        MODERN
+        | ONE
+        | {
+            "layer_types": ["full_attention"],
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
+        },
+        "ModernBert",
+        ("ForMaskedLM",),
+    ),
     "granite": (
         "GraniteConfig",
         GATED | ONE | {"residual_multiplier": 0.3, "embedding_multiplier": 3.0},
@@ -392,7 +450,7 @@ ALL_CLASSES += [(case, "Sceptr") for case in SCEPTR]
 FORWARD = [(case, name) for case, name in ALL_CLASSES if not name.endswith("ForMultipleChoice")]
 
 
-IN_FLOAT32 = ("cohere", "bloom")  # families that round between their maps too
+IN_FLOAT32 = ("cohere", "bloom", "modernbert")  # families that round between their maps too
 
 
 def make_config(case: str, architecture: str):
@@ -638,9 +696,7 @@ def depths_of(case: str, architecture: str) -> dict[str, int]:
     if case.startswith("albert"):
         return {"encoder": 8 if case == "albert-groups" else 4}
     return {
-        "encoder"
-        if case.startswith(("bert", "roberta", "distilbert", "electra", "sceptr", *PICTURES))
-        else "decoder": 1 if case.startswith(SHALLOW) else 2
+        "encoder" if case.startswith(ENCODERS) else "decoder": 1 if case.startswith(SHALLOW) else 2
     }
 
 
@@ -928,7 +984,7 @@ def check_activations(anatomy: Anatomy, runs: dict) -> None:
         for call, (entered, _, _) in enumerate(runs[item.module]):
             product = 1
             for writer in writers:
-                written = runs[writer.module][call][1]
+                written = runs[writer.module][call][1][..., rows_of(anatomy, writer)]
                 product = product * (
                     ACT2FN[writer.activation](written) if writer.activation else written
                 )
@@ -1147,7 +1203,8 @@ def without_effect(anatomy: Anatomy) -> set[str]:
         item.bias for item in anatomy.maps if anatomy.space(item.writes).kind == SpaceKind.QUERY
     }
     idle = {tensor.name for tensor in anatomy.tensors if tensor.name.endswith("mask_token")}
-    return idle if anatomy.positions == Positions.ROTARY else idle | (keys - fused)
+    seen = anatomy.positions in (Positions.ROTARY, Positions.VECTORS)
+    return idle if seen else idle | (keys - fused)
 
 
 @pytest.mark.parametrize(
@@ -1266,6 +1323,9 @@ def test_facts_of_each_family():
         ("siglip", "SiglipVisionModel"),
     ):
         assert facts(case, architecture) == (Placement.PRE, layer, absolute, True, False)
+    vectors = Positions.VECTORS
+    assert facts("deberta", "DebertaV2Model") == (Placement.POST, layer, vectors, False, False)
+    assert facts("modernbert", "ModernBertModel") == (Placement.PRE, layer, rotary, True, False)
     assert facts("dinov3", "DINOv3ViTModel") == (Placement.PRE, layer, rotary, True, False)
     assert facts("whisper", "WhisperModel") == (Placement.PRE, layer, absolute, True, True)
     assert facts("t5", "T5Model") == (Placement.PRE, rms, relative, True, True)
@@ -1280,7 +1340,11 @@ def test_facts_of_each_family():
     assert facts("stablelm", "StableLmModel") == (Placement.PRE, layer, rotary, True, True)
     assert facts("stablelm-parallel", "StableLmForCausalLM")[0] == Placement.PARALLEL
     assert facts("phi", "PhiModel") == (Placement.PARALLEL, layer, rotary, True, True)
-    for case, architecture in (("granite", "GraniteModel"), ("smollm3", "SmolLM3Model")):
+    for case, architecture in (
+        ("granite", "GraniteModel"),
+        ("smollm3", "SmolLM3Model"),
+        ("phi3", "Phi3Model"),
+    ):
         assert facts(case, architecture) == (Placement.PRE, rms, rotary, True, True)
     assert facts("cohere", "CohereModel") == (Placement.PARALLEL, layer, rotary, True, True)
     assert facts("falcon", "FalconModel") == (Placement.PARALLEL, layer, rotary, True, True)

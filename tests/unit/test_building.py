@@ -123,6 +123,17 @@ CONFIGS = {
     "gemma3_text": ("Gemma3ForCausalLM", {**GROUPED, **SLIDING}),
     "stablelm": ("StableLmForCausalLM", GROUPED),
     "phi": ("PhiForCausalLM", GROUPED),
+    "deberta-v2": (
+        "DebertaV2ForMaskedLM",
+        {**DECODER, "relative_attention": True, "share_att_key": True}
+        | {"norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p"},
+    ),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        {**DECODER, "local_attention": 4}
+        | {f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")},
+    ),
+    "phi3": ("Phi3ForCausalLM", GROUPED),
     "granite": ("GraniteForCausalLM", {**GROUPED, "residual_multiplier": 0.3}),
     "smollm3": ("SmolLM3ForCausalLM", {**GROUPED, "no_rope_layers": [1, 0]}),
     "cohere": ("CohereForCausalLM", GROUPED),
@@ -158,6 +169,9 @@ CAST = (
     "gemma3_text",
     "stablelm",
     "phi",
+    "deberta-v2",
+    "modernbert",
+    "phi3",
     "granite",
     "smollm3",
     "cohere",

@@ -153,7 +153,7 @@ LAYER_NORM_CASES = [
     pair
     for pair in CLASSES
     if pair[0].startswith(("gpt", "bert", "roberta", "distilbert", "electra", "opt", "clip"))
-    or pair[0].startswith(("cohere", "falcon", "bloom"))
+    or pair[0].startswith(("cohere", "falcon", "bloom", "modernbert", "deberta"))
     or pair[0].startswith((*PICTURES, SCEPTR))
 ]
 
@@ -165,7 +165,7 @@ def test_the_residual_group_follows_the_norm(case, architecture):
         Group.COMMON_SIGN if anatomy.norm_kind == NormKind.LAYER_NORM else Group.SIGNED_PERMUTATION
     )
     if case.startswith(
-        ("bert", "albert", "roberta", "distilbert", "electra")
+        ("bert", "albert", "roberta", "distilbert", "electra", "modernbert", "deberta")
     ) and architecture.endswith("MaskedLM"):
         tied_to_gelu = any(
             item.activation for item in anatomy.maps if item.writes == residual_of(anatomy)

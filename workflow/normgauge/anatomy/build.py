@@ -5,7 +5,7 @@ readouts, and the stream through the blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from normgauge.anatomy.assembly import Assembly, whole
@@ -133,11 +133,9 @@ class Builder(Assembly):
         norm: str,
         bias: bool = True,
     ) -> None:
-        """The maps of an attention layer, queries, keys and values in one tensor, `modules` keyed
-        by query and attention_output. Its rows are, for each key/value group, the heads of its
-        queries, then its keys, then its values.
+        """`stacked_projections` whose rows are, for each key/value group, the heads of its queries,
+        then its keys, then its values.
         """
-        parts = {"query": spaces.query, "key": spaces.key, "value": spaces.value}
         groups = spaces.key.heads
         runs = tuple(
             Segment(
@@ -146,18 +144,44 @@ class Builder(Assembly):
                 (group + 1) * (space.size // groups),
             )
             for group in range(groups)
-            for space in parts.values()
+            for space in (spaces.query, spaces.key, spaces.value)
         )
+        self.stacked_projections(
+            prefix, spaces, modules, residual, norm, bias, writes=Axis(Role.WRITE, runs)
+        )
+
+    def stacked_projections(
+        self,
+        prefix: str,
+        spaces: Attention,
+        modules: Mapping[str, str],
+        residual: Space,
+        norm: str,
+        bias: bool = True,
+        input_first: bool = False,
+        writes: Axis | None = None,
+    ) -> None:
+        """The maps of an attention layer, queries, keys and values in one tensor, `modules` keyed
+        by query and attention_output. `writes` is its output axis where it is not all queries, then
+        all keys, then all values.
+        """
+        parts = {"query": spaces.query, "key": spaces.key, "value": spaces.value}
         self.linear(
             modules["query"],
             {f"{prefix}{name}": space for name, space in parts.items()},
             whole(Role.READ, residual),
             norm,
-            writes=Axis(Role.WRITE, runs),
+            writes,
             bias=bias,
+            input_first=input_first,
         )
-        output = {f"{prefix}attention_output": residual}
-        self.linear(modules["attention_output"], output, spaces.mixed, bias=bias)
+        self.linear(
+            modules["attention_output"],
+            {f"{prefix}attention_output": residual},
+            spaces.mixed,
+            bias=bias,
+            input_first=input_first,
+        )
 
     def feed_forward(
         self,
@@ -171,12 +195,14 @@ class Builder(Assembly):
         input_first: bool = False,
     ) -> None:
         """The two maps of a feed-forward layer, or three when `modules` has a gate: gate and up
-        write the same space.
+        write the same space. Where these are one module, the gate's rows come first.
         """
         hidden = self.space(f"{prefix}ffn", SpaceKind.FFN, size)
         reads = whole(Role.READ, residual)
         gated = "gate" in modules
-        if gated:
+        if gated and modules["gate"] == modules["up"]:
+            self.fused_gate(modules["up"], prefix, hidden, reads, norm, activation, bias)
+        elif gated:
             self.linear(
                 modules["gate"],
                 {f"{prefix}gate": hidden},
@@ -186,15 +212,16 @@ class Builder(Assembly):
                 input_first=input_first,
                 activation=activation,
             )
-        self.linear(
-            modules["up"],
-            {f"{prefix}up": hidden},
-            reads,
-            norm,
-            bias=bias,
-            input_first=input_first,
-            activation=None if gated else activation,
-        )
+        if not gated or modules["gate"] != modules["up"]:
+            self.linear(
+                modules["up"],
+                {f"{prefix}up": hidden},
+                reads,
+                norm,
+                bias=bias,
+                input_first=input_first,
+                activation=None if gated else activation,
+            )
         self.linear(
             modules["down"],
             {f"{prefix}down": residual},
@@ -202,6 +229,22 @@ class Builder(Assembly):
             bias=bias,
             input_first=input_first,
         )
+
+    def fused_gate(
+        self,
+        module: str,
+        prefix: str,
+        hidden: Space,
+        reads: Axis,
+        norm: str | None,
+        activation: str,
+        bias: bool,
+    ) -> None:
+        """A gate and, below it in one tensor, the map that it multiplies."""
+        writes = whole(Role.WRITE, hidden, hidden)
+        gate = {f"{prefix}gate": hidden}
+        self.linear(module, gate, reads, norm, writes, bias=bias, activation=activation)
+        self.maps.append(replace(self.maps[-1], name=f"{prefix}up", activation=None, run=1))
 
     def head(
         self,

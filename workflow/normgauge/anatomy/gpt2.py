@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from normgauge.anatomy.assembly import layer_norm, whole
+from normgauge.anatomy.assembly import layer_norm
 from normgauge.anatomy.build import Builder, Readout, join
 from normgauge.anatomy.options import even_head_size, refuse_options, select_architecture
-from normgauge.anatomy.structure import Anatomy, Placement, Positions, Role, Space, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
 
 CLASSES = {
     "GPT2Model": ("", None),
@@ -55,20 +55,7 @@ def _block(builder: Builder, config: Any, module: str, number: int, residual: Sp
     }
     attention_norm = builder.norm(f"{module}.ln_1", residual)
     spaces = builder.attention_spaces(prefix, config.num_attention_heads, even_head_size(config))
-    fused = {
-        f"{prefix}query": spaces.query,
-        f"{prefix}key": spaces.key,
-        f"{prefix}value": spaces.value,
-    }
-    builder.linear(
-        modules["query"], fused, whole(Role.READ, residual), attention_norm, input_first=True
-    )
-    builder.linear(
-        modules["attention_output"],
-        {f"{prefix}attention_output": residual},
-        spaces.mixed,
-        input_first=True,
-    )
+    builder.stacked_projections(prefix, spaces, modules, residual, attention_norm, input_first=True)
     mlp_norm = builder.norm(f"{module}.ln_2", residual)
     size = config.n_inner or 4 * config.hidden_size
     builder.feed_forward(

@@ -4,13 +4,22 @@ which tensor holds the values of a tied one, what a norm multiplies by.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
-from normgauge.anatomy.structure import Anatomy, LinearMap, Norm
+from normgauge.anatomy.structure import (
+    Anatomy,
+    Axis,
+    LinearMap,
+    Norm,
+    Role,
+    SpaceKind,
+    Tensor,
+)
 
 Matrix = TypeVar("Matrix", torch.Tensor, np.ndarray)
 
@@ -53,9 +62,74 @@ def rows_of(anatomy: Anatomy, item: LinearMap) -> np.ndarray:
     """int64 (outputs,): where a map's outputs lie on its weight's output axis, and in its bias, in
     the order of the coordinates that it writes.
     """
-    axis = anatomy.tensor(item.weight).axes[1 - item.input_axis]
-    rows = np.array(axis.indices(item.writes), dtype=np.int64)
-    return rows[np.argsort(axis.coordinates(item.writes), kind="stable")]
+    return runs_of(anatomy.tensor(item.weight).axes[1 - item.input_axis], item.writes)[item.run]
+
+
+def runs_of(axis: Axis, space: str) -> np.ndarray:
+    """int64 (runs, coordinates): where the coordinates of a space lie on an axis, in their order,
+    once for each time that it lies there.
+    """
+    if len(axis.segments) == 1 and axis.segments[0].start == 0:
+        return np.arange(axis.size)[None]  # as most axes: nothing to sort
+    places = np.array(axis.indices(space), dtype=np.int64)
+    coordinates = np.array(axis.coordinates(space), dtype=np.int64)
+    order = np.argsort(coordinates, kind="stable")
+    return places[order].reshape(len(np.unique(coordinates)), -1).T
+
+
+def gate_runs(anatomy: Anatomy) -> dict[str, frozenset[int]]:
+    """Which runs over its space along the output axis a gate writes, by weights and biases of the
+    gates: maps whose activation multiplies another map's output.
+    """
+    linear = {
+        item.writes
+        for item in anatomy.maps
+        if not item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN
+    }
+    gates = [item for item in anatomy.maps if item.activation and item.writes in linear]
+    return {
+        name: frozenset({item.run}) for item in gates for name in (item.weight, item.bias) if name
+    }
+
+
+def cut_apart(
+    anatomy: Anatomy, tensors: Mapping[str, torch.Tensor]
+) -> tuple[Anatomy, dict[str, torch.Tensor]]:
+    """The model with each tensor that holds several maps of one space cut into one tensor for each,
+    by the number of its run after its name. `tensors` need not hold all.
+    """
+    several = {
+        name: item.run
+        for item in anatomy.maps
+        for name in (item.weight, item.bias)
+        if name and item.run
+    }
+    parts, values = [], dict(tensors)
+    for tensor in anatomy.tensors:
+        if tensor.name not in several:
+            parts.append(tensor)
+            continue
+        number = next(place for place, axis in enumerate(tensor.axes) if axis.role == Role.WRITE)
+        axis, start = tensor.axes[number], 0
+        whole = values.pop(tensor.name, None)
+        for run, segment in enumerate(axis.segments):
+            axes = list(tensor.axes)
+            axes[number] = Axis(axis.role, (segment,))
+            name = f"{tensor.name}, run {run}"
+            parts.append(Tensor(name, tuple(axes)))
+            if whole is not None:
+                values[name] = whole.narrow(number, start, axes[number].size)
+            start += axes[number].size
+    maps = tuple(
+        replace(
+            item,
+            weight=f"{item.weight}, run {item.run}" if item.weight in several else item.weight,
+            bias=f"{item.bias}, run {item.run}" if item.bias in several else item.bias,
+            run=0,
+        )
+        for item in anatomy.maps
+    )
+    return replace(anatomy, tensors=tuple(parts), maps=maps), values
 
 
 def matrix_of(anatomy: Anatomy, item: LinearMap, weight: Matrix) -> Matrix:

@@ -79,7 +79,7 @@ def refuse_options(config: Any, options: Sequence[str]) -> None:
 def require_options(config: Any, expected: Mapping[str, Any]) -> None:
     """InputError naming the first option whose value is not the one that is described."""
     for option, value in expected.items():
-        if (found := getattr(config, option, value)) != value:
+        if (found := getattr(config, option, None)) != value:
             raise InputError(
                 f"{config.model_type} config: {option}={found!r} is not described; expected "
                 f"{value!r}, choose a checkpoint with it"

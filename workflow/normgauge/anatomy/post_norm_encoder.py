@@ -38,7 +38,7 @@ class Head:
 
     `prefix` is the encoder's path. `label` is the final map of a classifier, of `label_size`
     outputs (None: config.num_labels), fed by the pooler where there is one, and through the `dense`
-    map and tanh where there is one.
+    map and `activation` where there is one.
     """
 
     prefix: str
@@ -47,6 +47,7 @@ class Head:
     label: str | None = None
     label_size: int | None = None
     dense: str | None = None
+    activation: str = "tanh"
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def add_heads(
         )
     if head.dense:
         hidden = builder.space("label hidden", SpaceKind.OTHER, residual.size)
-        builder.head(head.dense, source, norm, hidden, activation="tanh")
+        builder.head(head.dense, source, norm, hidden, activation=head.activation)
         source, norm = hidden, None
     if head.label:
         labels = builder.space("labels", SpaceKind.OTHER, head.label_size or config.num_labels)

@@ -24,13 +24,14 @@ class Role(StrEnum):
 
 
 class Positions(StrEnum):
-    """How token positions enter: with the embedding, by rotating queries and keys, or as a bias on
-    attention scores.
+    """How token positions enter: with the embedding, by rotating queries and keys, as a bias on
+    attention scores, or as vectors of relative positions that queries and keys meet.
     """
 
     ABSOLUTE = "absolute"
     ROTARY = "rotary"
     RELATIVE = "relative"
+    VECTORS = "relative vectors"
 
 
 class NormKind(StrEnum):
@@ -85,9 +86,9 @@ class Axis:
     """One axis of a stored tensor: its role and the runs of coordinates laid along it, in order.
 
     A fused query/key/value axis is one Axis of several segments; an interleaved one (GPT-NeoX) has
-    one segment per head and part. Where positions turn neighbouring rows together (GPT-J), the runs
-    are single coordinates: rows 2j and 2j + 1 of a head hold its coordinates j and j + half of those
-    that turn. Their lengths sum to the axis length. A run may occur twice: with
+    one segment per head and part. Where positions turn neighbouring rows together (GPT-J), runs are
+    single coordinates: rows 2j and 2j + 1 of a head hold its coordinates j and j + half of those
+    that turn. The lengths of runs sum to the axis length. A run may occur twice: with
     grouped-query attention each query head's part of the output projection reads its group's
     coordinates of the value space. A NORMALISE axis shorter than its space (query/key norms) is
     shared by the heads of that space.
@@ -149,7 +150,8 @@ class LinearMap:
     that input is at every call, times `input_scale` (not 1 in T5's readout alone), or None.
     `activation` is the elementwise function applied to the map's output before it reaches the
     space, None for the identity. A convolution is a map of its window: the weight's axes beyond the
-    second are the window.
+    second are the window. `run`: which of the runs over its space along the output axis is the
+    map's, where one tensor holds two maps of one space (Phi-3's gate and up).
     """
 
     name: str
@@ -162,6 +164,7 @@ class LinearMap:
     input_axis: int = 1
     activation: str | None = None
     input_scale: float = 1.0
+    run: int = 0
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ INTERFACES = {
             "gemma2",
             "gemma3_text",
             "phi",
+            "phi3",
             "granite",
             "smollm3",
             "cohere",
@@ -45,7 +46,10 @@ INTERFACES = {
         ),
         Interface.DECODER,
     ),
-    **dict.fromkeys(("bert", "roberta", "albert", "distilbert", "electra"), Interface.ENCODER),
+    **dict.fromkeys(
+        ("bert", "roberta", "albert", "distilbert", "electra", "modernbert", "deberta-v2"),
+        Interface.ENCODER,
+    ),
     "t5": Interface.ENCODER_DECODER,
     "whisper": Interface.SPEECH,
     **dict.fromkeys(

@@ -25,7 +25,6 @@ from normgauge.anatomy.structure import (
     Norm,
     NormKind,
     Placement,
-    Positions,
     SpaceKind,
 )
 from normgauge.checkpoint_comparison.pair import Side

@@ -25,9 +25,11 @@ def folds_gain(anatomy: Anatomy, norm: Norm) -> bool:
 
 
 def bypasses(anatomy: Anatomy, norm: Norm) -> bool:
-    """Whether the norm's output is also what the stream carries on (post-norm, before a
-    sublayer).
+    """Whether the norm's output is also what the stream carries on (post-norm, before a sublayer,
+    and the norm of an embedding).
     """
+    if any(site.tap == "embedding" and site.norm == norm.name for site in anatomy.sites):
+        return True
     return anatomy.placement == Placement.POST and any(
         anatomy.space(item.writes).kind in SUBLAYER for item in fed_maps(anatomy, norm)
     )

@@ -38,10 +38,10 @@ def null_line_axes(anatomy: Anatomy, space: str) -> dict[str, int]:
     """The tensors that may be shifted, and which of their axes is the stream.
 
     Left out are norm biases but for that of an embedding's norm (the others do not write the
-    stream), what passes an activation, and tables that a readout is tied to. Where norms write the stream (post-norm), what enters a
-    sum that a norm reads at once may be shifted: the output maps of the sublayers, and the tables
-    where a norm follows them. Raises InputError, with the reason, where the stream is read by
-    anything but a LayerNorm.
+    stream), what passes an activation, and tables that a readout is tied to. Where norms write the
+    stream (post-norm), what enters a sum that a norm reads at once may be shifted: the output maps
+    of the sublayers, and the tables where a norm follows them. Raises InputError, with the reason,
+    where the stream is read by anything but a LayerNorm, or leaves the model without one.
     """
     for norm in norms_on(anatomy, space):
         if norm.kind != NormKind.LAYER_NORM:
@@ -58,13 +58,18 @@ def null_line_axes(anatomy: Anatomy, space: str) -> dict[str, int]:
             f"{anatomy.architecture}: {bare} reads {space} without one LayerNorm; it has no null "
             "line"
         )
+    ends = [stack for stack in anatomy.stacks if stack.space == space]
+    if ends and not post and not all(stack.terminal_norm for stack in ends):
+        raise InputError(
+            f"{anatomy.architecture}: {space} leaves the model without a norm; it has no null line"
+        )
     if scales := scale_tensors(anatomy, space):
         raise InputError(
             f"{anatomy.architecture}: {scales[0]} scales what is written to {space}; it has no "
             "null line in its weights"
         )
     embedded = {site.norm for site in anatomy.sites if site.tap == "embedding" and not post}
-    skipped = {norm.bias for norm in anatomy.norms if norm.name not in embedded}
+    skipped = {norm.bias for norm in anatomy.norms if norm.feeds or norm.name not in embedded}
     skipped |= {
         name for item in anatomy.maps if item.activation for name in (item.weight, item.bias)
     }

@@ -6,12 +6,13 @@ permutation alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from normgauge.anatomy.lookup import gate_runs, runs_of
 from normgauge.anatomy.structure import Anatomy, Axis, Role, SpaceKind
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
@@ -39,33 +40,22 @@ class Move:
 
 def tensor_moves(anatomy: Anatomy, gauge: Gauge) -> dict[str, tuple[Move, ...]]:
     """What the gauge does to each tensor, by name; tensors that stay as they are have no moves."""
-    gates = gate_tensors(anatomy)
+    gates = gate_runs(anatomy)
     return {
         tensor.name: tuple(
             move
             for number, axis in enumerate(tensor.axes)
-            for move in axis_moves(anatomy, gauge, number, axis, tensor.name in gates)
+            for move in axis_moves(anatomy, gauge, number, axis, gates.get(tensor.name, ()))
         )
         for tensor in anatomy.tensors
     }
 
 
-def gate_tensors(anatomy: Anatomy) -> set[str]:
-    """Weights and biases of the gates: maps whose activation multiplies another map's output."""
-    linear = {
-        item.writes
-        for item in anatomy.maps
-        if not item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN
-    }
-    gates = [item for item in anatomy.maps if item.activation and item.writes in linear]
-    return {name for item in gates for name in (item.weight, item.bias) if name}
-
-
 def axis_moves(
-    anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gate: bool = False
+    anatomy: Anatomy, gauge: Gauge, number: int, axis: Axis, gates: Collection[int] = ()
 ) -> list[Move]:
-    """The moves along one axis, number `number` of its tensor. `gate` marks a gate's output
-    axis.
+    """The moves along one axis, number `number` of its tensor. `gates`: which of its runs over a
+    feed-forward space a gate writes (`lookup.gate_runs`).
     """
     if axis.role == Role.INDEX:
         return []
@@ -75,7 +65,7 @@ def axis_moves(
         element = gauge.on_space(anatomy, name)
         if element is None:
             continue
-        copies = _copies(axis, name)
+        copies = list(runs_of(axis, name))
         if isinstance(element, HeadMap):
             if any(len(copy) < space.size for copy in copies):
                 # the gain of a query or key norm, shared by the heads: no admissible map moves it
@@ -89,8 +79,9 @@ def axis_moves(
                 layer = gauge.elements[attention_of(name)]
                 assert isinstance(layer, AttentionGauge)
                 element, copies = layer.mixed, [np.arange(axis.size)]
-        acting = _by_role(element, axis.role, gate and space.kind == SpaceKind.FFN)
-        for copy in copies:
+        for run, copy in enumerate(copies):
+            gated = run in gates and space.kind == SpaceKind.FFN
+            acting = _by_role(element, axis.role, gated)
             if len(copy) != acting.size:
                 raise ValueError(
                     f"an axis holds {len(copy)} of the {acting.size} coordinates of {name}"
@@ -108,26 +99,6 @@ def _by_role(
     if role == Role.WRITE and not gate:
         return element
     return element.permutation()
-
-
-def _copies(axis: Axis, space: str) -> list[np.ndarray]:
-    """Positions of the space's coordinates 0, 1, ... along the axis, once per copy of the space
-    that lies there.
-    """
-    if len(axis.segments) == 1 and axis.segments[0].start == 0:
-        return [np.arange(axis.size)]  # as most axes: no need to sort coordinates one by one
-    places: dict[int, list[int]] = {}
-    offset = 0
-    for segment in axis.segments:
-        if segment.space == space:
-            for step in range(segment.stop - segment.start):
-                places.setdefault(segment.start + step, []).append(offset + step)
-        offset += segment.stop - segment.start
-    copies = len(places[min(places)])
-    return [
-        np.array([places[coordinate][copy] for coordinate in sorted(places)])
-        for copy in range(copies)
-    ]
 
 
 def apply_moves(value: torch.Tensor, moves: Sequence[Move]) -> torch.Tensor:

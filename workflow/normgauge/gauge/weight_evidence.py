@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from normgauge.anatomy.lookup import runs_of
 from normgauge.anatomy.structure import Anatomy, Axis, Role, SpaceKind
 from normgauge.gauge.admissible import admissible
 from normgauge.gauge.correlation import FEWEST
@@ -90,21 +91,23 @@ def _incident(
         if source.stored(tensor.name).shape != target.stored(tensor.name).shape:
             continue
         for number, axis in enumerate(tensor.axes):
-            places = np.array(axis.indices(name), dtype=np.int64)
-            if axis.role not in (Role.READ, Role.WRITE) or not len(places):
+            if axis.role not in (Role.READ, Role.WRITE) or not axis.indices(name):
                 continue
             used = [
                 _used(other, known) for place, other in enumerate(tensor.axes) if place != number
             ]
             if not all(len(each) for each in used):
                 continue
-            own, other = (
-                weights[tensor.name].movedim(number, 0).numpy()[np.ix_(places, *used)]
-                for weights in (source, target)
-            )
-            signed = not (axis.role == Role.WRITE and tensor.name in source.gates)
-            size = len(places)
-            found.append(_Rows(own.reshape(size, -1), other.reshape(size, -1), signed))
+            gates = source.gates.get(tensor.name, ()) if axis.role == Role.WRITE else ()
+            for run, places in enumerate(runs_of(axis, name)):
+                own, other = (
+                    weights[tensor.name]
+                    .movedim(number, 0)
+                    .numpy()[np.ix_(places, *used)]
+                    .reshape(len(places), -1)
+                    for weights in (source, target)
+                )
+                found.append(_Rows(own, other, run not in gates))
     return found
 
 
@@ -114,9 +117,9 @@ def _used(axis: Axis, known: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.unique(np.linspace(0, axis.size - 1, min(axis.size, MOST)).astype(np.int64))
     used = np.zeros(axis.size, dtype=bool)
     for space, mask in known.items():
-        places = list(axis.indices(space))
-        if len(places) == len(mask):
-            used[places] = mask
+        for places in runs_of(axis, space) if axis.indices(space) else ():
+            if len(places) == len(mask):
+                used[places] = mask
     return np.flatnonzero(used)
 
 

@@ -13,12 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from normgauge.anatomy.lookup import effective_gain, matrix_of, rows_of, stored_name
+from normgauge.anatomy.lookup import (
+    effective_gain,
+    gate_runs,
+    matrix_of,
+    rows_of,
+    runs_of,
+    stored_name,
+)
 from normgauge.anatomy.structure import Anatomy, LinearMap, Role
 from normgauge.gauge.admissible import QueryMaps, admissible
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.product_maps import FittedMap, fit_map, fit_turns
-from normgauge.gauge.transform import apply_moves, axis_moves, gate_tensors
+from normgauge.gauge.transform import apply_moves, axis_moves
 
 
 class Weights:
@@ -28,7 +35,7 @@ class Weights:
 
     def __init__(self, anatomy: Anatomy, tensors: Mapping[str, torch.Tensor], gauge: Gauge) -> None:
         self.anatomy, self.tensors, self.gauge = anatomy, tensors, gauge
-        self.gates = gate_tensors(anatomy)
+        self.gates = gate_runs(anatomy)
 
     def stored(self, name: str) -> torch.Tensor:
         """The stored tensor of that name, or one that it is tied to."""
@@ -37,9 +44,8 @@ class Weights:
     def __getitem__(self, name: str) -> torch.Tensor:
         moved = self.stored(name).double()
         for number, axis in enumerate(self.anatomy.tensor(name).axes):
-            moved = apply_moves(
-                moved, axis_moves(self.anatomy, self.gauge, number, axis, name in self.gates)
-            )
+            gates = self.gates.get(name, ())
+            moved = apply_moves(moved, axis_moves(self.anatomy, self.gauge, number, axis, gates))
         return moved
 
     def factor(self, item: LinearMap) -> np.ndarray:
@@ -159,11 +165,11 @@ def unit_scales(anatomy: Anatomy, space: str, source: Weights, target: Weights) 
     pairs: dict[Role, list[list[np.ndarray]]] = {Role.WRITE: [], Role.READ: []}
     for tensor in anatomy.tensors:
         for number, axis in enumerate(tensor.axes):
-            places = list(axis.indices(space))
-            scaled = axis.role == Role.READ or (
-                axis.role == Role.WRITE and tensor.name not in source.gates
-            )
-            if places and scaled and not tensor.alias_of:
+            if tensor.alias_of or axis.role not in pairs or not axis.indices(space):
+                continue
+            for run, places in enumerate(runs_of(axis, space)):
+                if axis.role == Role.WRITE and run in source.gates.get(tensor.name, ()):
+                    continue
                 rows = (
                     weights[tensor.name].movedim(number, 0)[places] for weights in (source, target)
                 )

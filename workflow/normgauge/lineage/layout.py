@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
+from normgauge.anatomy.lookup import gate_runs
 from normgauge.anatomy.structure import Anatomy, Axis, Role, Space, SpaceKind
 from normgauge.gauge.admissible import Group, QueryMaps, admissible, gauge_spaces
 from normgauge.gauge.model_gauge import HEAD_SPACES, attention_of
-from normgauge.gauge.transform import gate_tensors
 from normgauge.lineage.words import Words, mixed
 
 SIGNED = (Group.COMMON_SIGN, Group.SIGNED_PERMUTATION, Group.MONOMIAL, Group.ATTENTION)
@@ -121,7 +121,7 @@ def layout_of(anatomy: Anatomy) -> Layout:
         if _part_of(space, parts) is None:
             fixed[space.name] = (stop, space.size)
             stop += space.size
-    gates = gate_tensors(anatomy)
+    gates = gate_runs(anatomy)
     axes = {}
     for tensor in anatomy.tensors:
         if tensor.alias_of is None:

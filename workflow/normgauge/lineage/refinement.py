@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from normgauge.anatomy.lookup import stored_name
+from normgauge.anatomy.lookup import cut_apart, stored_name
 from normgauge.anatomy.structure import Anatomy
 from normgauge.gauge.transform import check_tensors
 from normgauge.lineage.colours import (
@@ -54,6 +54,7 @@ def model_of(anatomy: Anatomy, tensors: Mapping[str, torch.Tensor]) -> Model:
     """The tensors that are no copies of others. Raises InputError for NaN, and for a tensor that
     the anatomy lacks or lists with another shape.
     """
+    anatomy, tensors = cut_apart(anatomy, tensors)
     layout = layout_of(anatomy)
     roots = {name: tensors[stored_name(anatomy, name, tensors)] for name in layout.axes}
     check_tensors(anatomy, {name: tuple(value.shape) for name, value in roots.items()})

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from normgauge.anatomy import describe
-from normgauge.anatomy.lookup import stored_name
+from normgauge.anatomy.lookup import rows_of, stored_name
 from normgauge.anatomy.structure import Anatomy, LinearMap, Role, SpaceKind
 from normgauge.calibration.batches import Batch
 from normgauge.checkpoints.building import build_model
@@ -82,10 +82,11 @@ def hidden_units(
     handles = []
     for item in anatomy.maps:
         if item.activation and anatomy.space(item.writes).kind == SpaceKind.FFN:
-            rows = kept.setdefault(item.writes, [])
+            rows, places = kept.setdefault(item.writes, []), rows_of(anatomy, item)
 
-            def keep(module, inputs, output, rows=rows):
-                rows.append(output.detach().reshape(-1, output.shape[-1]).double())
+            def keep(module, inputs, output, rows=rows, places=places):
+                kept = output.detach()[..., places]
+                rows.append(kept.reshape(-1, len(places)).double())
 
             handles.append(model.get_submodule(item.module).register_forward_hook(keep))
     with torch.no_grad():

@@ -60,11 +60,10 @@ def biases(anatomy: Anatomy) -> Iterator[Symmetry]:
 
 
 def _behind_layer_norm(anatomy: Anatomy, item: LinearMap) -> bool:
-    return (
-        item.norm is not None
-        and anatomy.norm(item.norm).kind == NormKind.LAYER_NORM
-        and not is_tied(anatomy, item.weight)
-    )
+    if item.norm is None or is_tied(anatomy, item.weight):
+        return False
+    norm = anatomy.norm(item.norm)
+    return norm.kind == NormKind.LAYER_NORM and norm.bias is not None
 
 
 def _shift_lost_values(

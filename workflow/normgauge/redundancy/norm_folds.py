@@ -34,10 +34,9 @@ def norm_folds(anatomy: Anatomy) -> Iterator[Symmetry]:
                 yield Symmetry(Kind.BIAS, norm.name, norm.size, partial(_shift_bias, anatomy, norm))
             for item in fed_maps(anatomy, norm):
                 if not is_tied(anatomy, item.weight):
-                    free = int(free_rows(anatomy, item).sum())
-                    yield Symmetry(
-                        Kind.KERNEL, item.name, free, partial(_add_kernel, anatomy, norm, item)
-                    )
+                    free = payable_rows(anatomy, norm, item)
+                    act = partial(_add_kernel, anatomy, norm, item)
+                    yield Symmetry(Kind.KERNEL, item.name, int(free.sum()), act)
 
 
 def _scale_gain(anatomy: Anatomy, norm: Norm, tensors: Tensors, coordinates: np.ndarray) -> Mutable:
@@ -94,10 +93,16 @@ def kernel(tensors: Tensors, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
     """The unit vector along 1/gain, and the value that the norm's output has along it whatever
     comes in.
     """
-    assert norm.bias is not None
     direction = 1 / nonzero_gain_of(tensors, norm)
     direction = direction / direction.norm()
-    return direction, direction @ tensors[norm.bias]
+    return direction, direction @ tensors[norm.bias] if norm.bias else torch.zeros(())
+
+
+def payable_rows(anatomy: Anatomy, norm: Norm, item: LinearMap) -> np.ndarray:
+    """bool (outputs,): the outputs to which multiples of 1/gain may be added, because something
+    takes back the constant that this gives. Without a bias of the norm it gives none.
+    """
+    return free_rows(anatomy, item) | (norm.bias is None)
 
 
 def unpaid_kernels(anatomy: Anatomy) -> list[Symmetry]:
@@ -107,7 +112,7 @@ def unpaid_kernels(anatomy: Anatomy) -> list[Symmetry]:
     found = []
     for norm in anatomy.norms:
         for item in fed_maps(anatomy, norm) if norm.kind == NormKind.LAYER_NORM else ():
-            bound = ~free_rows(anatomy, item)
+            bound = ~payable_rows(anatomy, norm, item)
             if bound.any() and not is_tied(anatomy, item.weight):
                 act = partial(_add_along, anatomy, norm, item, bound)
                 found.append(Symmetry(Kind.KERNEL, item.name, int(bound.sum()), act))
@@ -133,11 +138,12 @@ def _add_along(
 def _add_kernel(
     anatomy: Anatomy, norm: Norm, item: LinearMap, tensors: Tensors, coordinates: np.ndarray
 ) -> Mutable:
-    free = free_rows(anatomy, item)
+    free = payable_rows(anatomy, norm, item)
     along = torch.zeros(len(free), dtype=torch.float64)
     along[torch.from_numpy(free)] = torch.from_numpy(coordinates)
     direction, constant = kernel(tensors, norm)
     moved = dict(tensors)
     add_to_matrix(anatomy, moved, item, torch.outer(along, direction))
-    add_constant(anatomy, moved, item, -along * constant)
+    if norm.bias:
+        add_constant(anatomy, moved, item, -along * constant)
     return moved

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from normgauge.anatomy.lookup import effective_gain, holder, matrix_of, rows_of
-from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, SpaceKind
+from normgauge.anatomy.structure import Anatomy, LinearMap, Norm, Positions, SpaceKind
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on
 
@@ -77,10 +77,10 @@ def blind_coordinates(anatomy: Anatomy, key: str) -> np.ndarray:
     """bool (coordinates,): where a constant on every key does nothing: it adds to all scores of a
     query alike, which softmax does not see.
 
-    Not so where keys turn with their position, or are normalised.
+    Not so where keys turn with their position or meet vectors of positions, or are normalised.
     """
     space = anatomy.space(key)
-    if norms_on(anatomy, key):
+    if norms_on(anatomy, key) or anatomy.positions == Positions.VECTORS:
         return np.zeros(space.size, bool)
     if not anatomy.turns(key.removesuffix("key")):
         return np.ones(space.size, bool)

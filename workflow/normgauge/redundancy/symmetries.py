@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normgauge.anatomy.structure import Anatomy, Placement, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, SpaceKind
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on, scale_tensors
 from normgauge.redundancy.constants import biases, constants
@@ -50,6 +50,8 @@ def _require_derived(anatomy: Anatomy) -> None:
 
 
 def _underived_parts(anatomy: Anatomy) -> Iterator[str]:
+    if anatomy.positions == Positions.VECTORS:
+        yield "its queries and keys meet vectors of positions"
     for stack in anatomy.stacks:
         if len(set(stack.blocks)) < len(stack.blocks):
             yield "its blocks share their weights"

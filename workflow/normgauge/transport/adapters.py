@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from normgauge.anatomy.lookup import gate_runs
 from normgauge.anatomy.structure import Anatomy, Axis, Role, SpaceKind, Tensor
 from normgauge.errors import InputError
 from normgauge.gauge.groups import HeadMap, Monomial
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.requirements import require_fitting
-from normgauge.gauge.transform import Move, axis_moves, gate_tensors, moved_value, tensor_moves
+from normgauge.gauge.transform import Move, axis_moves, moved_value, tensor_moves
 from normgauge.transport.adapter_roles import Part, belonging, model_names
 from normgauge.transport.arrays import keeps_lengths, read_arrays, save_arrays
 from normgauge.transport.leftovers import numbers_beside, require_none_left
@@ -136,7 +137,7 @@ class _Weights:
         self.anatomy, self.gauge = anatomy, gauge
         self.listed = {tensor.name: tensor for tensor in anatomy.tensors}
         self.whole = tensor_moves(anatomy, gauge)
-        self.gates = gate_tensors(anatomy)
+        self.gates = gate_runs(anatomy)
         self.inputs = {item.weight: item.input_axis for item in anatomy.maps}
 
     def moves(self, name: str, weight: str, value: torch.Tensor) -> tuple[Move, ...] | list[Move]:
@@ -166,9 +167,8 @@ class _Weights:
         sizes: list[int | None] = [None] * (1 if vector else len(tensor.shape))
         sizes[number] = tensor.shape[axis]
         _check_shape(name, tensor, value, sizes)
-        moves = axis_moves(
-            self.anatomy, self.gauge, number, tensor.axes[axis], weight in self.gates and not reads
-        )
+        gates = () if reads else self.gates.get(weight, ())
+        moves = axis_moves(self.anatomy, self.gauge, number, tensor.axes[axis], gates)
         if part != Part.MAGNITUDE:
             return moves
         if not all(

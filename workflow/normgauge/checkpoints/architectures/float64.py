@@ -61,8 +61,10 @@ def exact_float64(model: PreTrainedModel) -> None:
         defined: Any = sys.modules[type(module).__module__]
         if type(module).__name__ == "DINOv3ViTRopePositionEmbedding":
             _forget_coordinates(defined)
-        if type(module).__name__ == "CohereAttention":
+        if type(module).__name__ in ("CohereAttention", "ModernBertAttention"):
             defined.apply_rotary_pos_emb = _keeping(defined.apply_rotary_pos_emb)
+        if type(module).__name__ == "DisentangledSelfAttention":
+            defined.scaled_size_sqrt = _keeping(defined.scaled_size_sqrt)
         if type(module).__name__ == "BloomAttention":
             defined.F = _Functional(torch.nn.functional)
     model.set_attn_implementation(ATTENTION)

@@ -59,7 +59,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 # What was done to a model, or what another use of it than its logits needs.
 INFORMATION = {"pooling_type", "rope.scaling.finetuned", "rope.scaling.original_context_length"}
 # Both sides know these, and how their keys and rows map was compared with no model: refused.
-UNTRIED = {"stablelm"}
+UNTRIED = {"stablelm", "bloom", "falcon", "phi3"}
 SIZE_LIMIT = 1 << 31
 # default window, and every how many blocks one sees everything
 WITH_WINDOWS = {"gemma2": (4096, 2), "gemma3": (None, 6)}
