@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -147,7 +148,10 @@ CONFIGS = {
         {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 50, "rotary_dim": 4},
     ),
     "opt": ("OPTForCausalLM", {**DECODER, "word_embed_proj_dim": 32, "ffn_dim": 48}),
-    "clip_text_model": ("CLIPTextModelWithProjection", {**DECODER, "projection_dim": 16}),
+    "clip_text_model": (  # the end is where the largest id stands
+        "CLIPTextModelWithProjection",
+        {**DECODER, "projection_dim": 16, "eos_token_id": 2},
+    ),
     "clip_vision_model": ("CLIPVisionModelWithProjection", {**IMAGE, "projection_dim": 16}),
     "qwen3_5_text": ("Qwen3_5ForCausalLM", {**GROUPED, **LINEAR}),
 }
@@ -195,7 +199,8 @@ def random_model(family, seed=0, **changes):
     1.
     """
     config = config_of(family, **changes)
-    model = getattr(transformers, config.architectures[0])(config).eval()
+    kind = getattr(transformers, config.architectures[0])
+    model = kind._from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -457,6 +462,15 @@ def float32_operations(model, family, monkeypatch):
     return recorder.operations
 
 
+def put_back(monkeypatch):
+    """For the rest of a test, the functions of transformers that float64 models had replaced."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("transformers.models."):
+            for name, value in list(vars(module).items()):
+                if "exact_from" in getattr(value, "__dict__", {}):
+                    monkeypatch.setattr(module, name, value.exact_from)
+
+
 @pytest.mark.parametrize("family", CONFIGS)
 def test_no_operation_of_a_float64_forward_pass_rounds_to_float32(tmp_path, monkeypatch, family):
     original = saved(tmp_path, family)
@@ -467,7 +481,9 @@ def test_no_operation_of_a_float64_forward_pass_rounds_to_float32(tmp_path, monk
         if tensor.is_floating_point()
     } == {torch.float64}
     assert float32_operations(model, family, monkeypatch) == []
+    put_back(monkeypatch)
     stock = first_output(_eager(original).double(), family, torch.float64)
+    monkeypatch.undo()
     deviation = (first_output(model, family, torch.float64) - stock).norm() / stock.norm()
     assert deviation < 1e-5  # the same mathematics
     # and only where transformers rounds is there a difference
@@ -477,6 +493,7 @@ def test_no_operation_of_a_float64_forward_pass_rounds_to_float32(tmp_path, monk
 @pytest.mark.parametrize("family", CAST)
 def test_the_recorder_sees_the_rounding_of_transformers(tmp_path, monkeypatch, family):
     saved(tmp_path, family)
+    put_back(monkeypatch)
     monkeypatch.setattr(building, "exact_float64", lambda model: None)
     model = build_model(open_checkpoint(tmp_path), "float64")
     assert float32_operations(model, family, monkeypatch)

@@ -13,7 +13,7 @@ from normgauge.anatomy.structure import Anatomy, Norm, Placement
 from normgauge.checkpoints.opening import Checkpoint
 from normgauge.errors import InputError
 from normgauge.gauge.admissible import norms_on
-from normgauge.gauge.folding import leaves_model, scale_readers
+from normgauge.gauge.folding import bypasses, leaves_model, scale_readers
 
 KEPT = 2 / 3  # share of a dtype's digits that absorbing must leave where no tolerance is given
 
@@ -135,6 +135,11 @@ def _check_readers(anatomy: Anatomy, norm: Norm) -> None:
             f"norm {norm.name}: its output leaves {anatomy.architecture}, or is read by no map "
             "alone, so nothing can absorb its gain; "
             f"take the class with its head"
+        )
+    if bypasses(anatomy, norm):
+        raise InputError(
+            f"norm {norm.name}: the stream carries on its output, so no map can absorb its gain; "
+            "use signed permutations"
         )
     for item in fed_maps(anatomy, norm):
         if is_tied(anatomy, item.weight):

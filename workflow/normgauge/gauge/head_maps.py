@@ -74,7 +74,7 @@ class HeadMap:
         if self.monomial is not None:
             return self.monomial.apply(value, axis)
         rows = value.double().movedim(axis, -1)
-        heads = rows.reshape(*rows.shape[:-1], len(self.order), -1)
+        heads = rows.reshape(*rows.shape[:-1], *self.matrices.shape[:2])
         moved = torch.empty_like(heads)
         moved[..., torch.tensor(self.order), :] = torch.einsum(
             "...hi,hij->...hj", heads, torch.tensor(self.matrices)

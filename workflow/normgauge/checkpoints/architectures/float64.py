@@ -98,11 +98,11 @@ class _Functional:
     """torch.nn.functional for modules that ask for a softmax in float32 between their maps."""
 
     def __init__(self, functional: Any) -> None:
-        self._functional = functional
+        self.exact_from = functional
         self.softmax = _keeping(functional.softmax)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._functional, name)
+        return getattr(self.exact_from, name)
 
 
 def _in_float64(function: Callable, *args: Any, **kwargs: Any) -> Any:
