@@ -51,6 +51,7 @@ from normgauge.signed_permutation.recorded_gauges import recovery_rows
 from normgauge.signed_permutation.resumed_training import optimizer_artifacts
 from normgauge.transport import optimizers
 from unit.gauge_models import CLASSES, SCEPTR, inputs_of, tiny
+from unit.test_anatomy import without_effect
 
 LLAMA = ("llama", "LlamaForCausalLM")
 
@@ -365,6 +366,7 @@ def test_a_resumed_step_gives_the_moved_weights(case, architecture):
     models = [build_model(each, "float64") for each in (wide, transformed(wide, anatomy, gauge))]
     before = {name: value.clone() for name, value in models[0].state_dict().items()}
     moves = tensor_moves(anatomy, gauge)
+    unseen = without_effect(anatomy)  # their gradients are rounding, which AdamW scales up
     for artifact in optimizer_artifacts(
         models[0], anatomy, middle_site(anatomy), inputs_of(case, architecture)
     ):
@@ -374,7 +376,7 @@ def test_a_resumed_step_gives_the_moved_weights(case, architecture):
             resumed_ = {name: value.clone() for name, value in models[1].state_dict().items()}
         trained = [name for name, value in before.items() if not torch.equal(stepped[name], value)]
         assert max(float((stepped[name] - before[name]).abs().max()) for name in trained) > 1e-4
-        for name in trained:
+        for name in set(trained) - unseen:
             torch.testing.assert_close(
                 resumed_[name], apply_moves(stepped[name], moves[name]), rtol=1e-9, atol=1e-9
             )
