@@ -94,7 +94,7 @@ def gate_runs(anatomy: Anatomy) -> dict[str, frozenset[int]]:
 
 def cut_apart(
     anatomy: Anatomy, tensors: Mapping[str, torch.Tensor]
-) -> tuple[Anatomy, dict[str, torch.Tensor]]:
+) -> tuple[Anatomy, Mapping[str, torch.Tensor]]:
     """The model with each tensor that holds several maps of one space cut into one tensor for each,
     by the number of its run after its name. `tensors` need not hold all.
     """
@@ -104,7 +104,10 @@ def cut_apart(
         for name in (item.weight, item.bias)
         if name and item.run
     }
-    parts, values = [], dict(tensors)
+    if not several:
+        return anatomy, tensors
+    parts: list[Tensor] = []
+    values = dict(tensors)
     for tensor in anatomy.tensors:
         if tensor.name not in several:
             parts.append(tensor)

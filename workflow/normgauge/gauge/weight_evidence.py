@@ -7,7 +7,7 @@ coordinates whose match is certain: they are the samples, the units are what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,7 +98,9 @@ def _incident(
             ]
             if not all(len(each) for each in used):
                 continue
-            gates = source.gates.get(tensor.name, ()) if axis.role == Role.WRITE else ()
+            gates: Collection[int] = (
+                source.gates.get(tensor.name, ()) if axis.role == Role.WRITE else ()
+            )
             for run, places in enumerate(runs_of(axis, name)):
                 own, other = (
                     weights[tensor.name]

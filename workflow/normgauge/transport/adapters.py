@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ class _Weights:
         sizes: list[int | None] = [None] * (1 if vector else len(tensor.shape))
         sizes[number] = tensor.shape[axis]
         _check_shape(name, tensor, value, sizes)
-        gates = () if reads else self.gates.get(weight, ())
+        gates: Collection[int] = () if reads else self.gates.get(weight, ())
         moves = axis_moves(self.anatomy, self.gauge, number, tensor.axes[axis], gates)
         if part != Part.MAGNITUDE:
             return moves
