@@ -46,7 +46,9 @@ def measure(
 ) -> dict[str, object]:
     settings = json.loads(Path(f"config/shapes/{shape}.json").read_text(encoding="utf-8"))
     whole = settings["num_hidden_layers"]
-    with tempfile.TemporaryDirectory(dir=".") as scratch:
+    # below results/, where the disk has room: the system's temporary folder may lie in memory
+    Path("results").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="results") as scratch:
         folder = Path(scratch)
         config = folder / "shape.json"
         config.write_text(json.dumps(settings | {"num_hidden_layers": blocks}), encoding="utf-8")

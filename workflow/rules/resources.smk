@@ -102,6 +102,13 @@ def twins_memory(wildcards, input, attempt):
     return attempt * (1500 + values + 8 * table // 1_000_000)
 
 
+def changed_memory(wildcards, input, attempt):
+    """Megabytes of a job that compares a checkpoint with changed ones, one block at a time, in float64: of a pass, of the tensors that an absorption or a shift changes, and of what is recorded."""
+    manifest = json.loads(Path(input.manifest).read_text(encoding="utf-8"))
+    values = block_memory(manifest, {"float64": []}, (), 0)
+    return attempt * (1500 + values + 12 * manifest["parameters"] // 1_000_000)
+
+
 def moments_memory(wildcards, input, attempt):
     """Megabytes: the moments of one site at a time, a few matrices of its size."""
     return attempt * (1500 + 8 * max(map(largest_megabytes, input.moments)))

@@ -73,7 +73,7 @@ rule measure_equivalence:
         "../../envs/pipeline.yaml"
     threads: config["threads"]
     resources:
-        mem_mb=model_memory("float64"),
+        mem_mb=changed_memory,
         runtime=240,
     params:
         code=code_of("measure_equivalence.py"),

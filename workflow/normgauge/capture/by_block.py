@@ -8,9 +8,11 @@ or, where they are kept in memory, of all.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch import nn
 from normgauge.anatomy.structure import Anatomy, Site
 from normgauge.calibration.batches import Batch
 from normgauge.capture.hooks import (
+    Receiver,
     accumulator_of,
     body_of,
     expect_enough_samples,
@@ -26,7 +29,7 @@ from normgauge.capture.hooks import (
     placed,
 )
 from normgauge.capture.order import BlockPass, Parts, block_passes, parts_of
-from normgauge.capture.outputs import Outputs
+from normgauge.capture.outputs import HeldOutputs, Outputs
 from normgauge.capture.second_pass import NormRow, factor_shows_more
 from normgauge.checkpoints.skeleton import Skeleton
 from normgauge.errors import InputError
@@ -68,34 +71,91 @@ def capture_by_block(
     does, and where a block's value cannot be kept or blocks are called in another order than the
     anatomy's.
     """
-    model, body = skeleton.model, body_of(skeleton.model)
-    path = next(name for name, module in model.named_modules() if module is body)
-    parts = parts_of(anatomy, list(model.state_dict(keep_vars=True)), path)
     passes = block_passes(anatomy, sites)
     named = {norm["norm"]: norm for norm in norms}
-    inputs = _Inputs(run.source, skeleton)
     progress = Progress(run.steps * len(passes), run.label)
     progress.step(run.steps * outputs.finished)
-    skeleton.load(parts.outer)
     workspace = Workspace()
-    for each in passes[outputs.finished :]:
-        block = parts.blocks[each.blocks[-1]]
-        with _loaded(skeleton, block), _stem(skeleton, parts, each.first):
-            walk = _Walk(skeleton, body, each, tuple(parts.blocks), inputs, outputs, workspace)
+    order = BlockOrder(skeleton, anatomy, run.source, outputs)
+    for walk in order.walks(passes):
+        with walk.loaded():
             first = "cov64" if run.accumulation == "auto" else run.accumulation
-            moments = walk.moments(each.sites, first, run.first_batches, progress)
+            moments = walk.moments(walk.own.sites, first, run.first_batches, workspace, progress)
             if run.accumulation == "auto":
                 roundoff = torch.finfo(skeleton.dtype).eps
                 again = [
                     site
-                    for site in each.sites
+                    for site in walk.own.sites
                     if factor_shows_more(moments[site.id], roundoff, named.get(site.norm or ""))
                 ]
                 if again:
-                    moments |= walk.moments(again, "tsqr64", float("inf"), None)
+                    moments |= walk.moments(again, "tsqr64", float("inf"), workspace, None)
         yield moments
         del moments
-        outputs.finish(each.stacks[-1])
+
+
+def outputs_by_block(
+    skeleton: Skeleton,
+    anatomy: Anatomy,
+    source: BatchSource,
+    sites: Sequence[Site] = (),
+    receivers: Mapping[str, Receiver] = MappingProxyType({}),
+    after: Callable[[int, Sequence[Site]], None] = lambda _batch, _sites: None,
+) -> Iterator[Any]:
+    """What the whole model returns for each batch, one block of it in memory at a time.
+
+    The tensors have the bytes of the whole-model pass. receivers: by site id, of the activations at
+    `sites`, block after block. after: called with the number of the batch and the sites of the
+    block when a batch has passed a block. Raises InputError as `capture_by_block` does.
+    """
+    order = BlockOrder(skeleton, anatomy, source, HeldOutputs())
+    passes = block_passes(anatomy, sites, every=True)
+    for walk in order.walks(passes):
+        with walk.loaded():
+            walk.over(walk.own.sites, receivers, after)
+    yield from order.final(passes[-1])
+
+
+class BlockOrder:
+    """A model whose blocks come and go, and what its batches are after each block."""
+
+    def __init__(
+        self, skeleton: Skeleton, anatomy: Anatomy, source: BatchSource, outputs: Outputs
+    ) -> None:
+        self.skeleton, self.outputs = skeleton, outputs
+        self.body = body_of(skeleton.model)
+        path = next(name for name, module in skeleton.model.named_modules() if module is self.body)
+        self.parts = parts_of(anatomy, list(skeleton.model.state_dict(keep_vars=True)), path)
+        self.inputs = _Inputs(source, skeleton)
+        skeleton.load(self.parts.outer)
+
+    def walks(self, passes: Sequence[BlockPass]) -> Iterator[_Walk]:
+        """A walk for each block behind the finished ones; one counts as finished when the next is
+        asked for.
+        """
+        for each in passes[self.outputs.finished :]:
+            yield _Walk(self, each)
+            self.outputs.finish(each.stacks[-1])
+            _return_freed_memory()
+
+    def final(self, last: BlockPass) -> Iterator[Any]:
+        """What the model returns for each batch, once all blocks are finished."""
+        parts = self.parts
+        walk = _Walk(self, replace(last, number=len(last.blocks), terminal=None, sites=()))
+        # pictures and sounds may be looked at behind the blocks, so they pass the stem once more
+        real = not parts.tables
+        with _loaded(self.skeleton, parts.head), _stem(self.skeleton, parts, real):
+            for number, batch in enumerate(self.inputs.batches(real)):
+                yield walk.returned(number, batch)
+
+
+def _return_freed_memory() -> None:
+    """Give freed memory back to the system, where the C library has a call for it: else what small
+    objects leave between large ones grows from block to block.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @contextmanager
@@ -178,66 +238,92 @@ class _Enough(BaseException):
 
 
 class _Walk:
-    """Forward passes in which one block is real."""
+    """Forward passes in which one block is real, or, behind all blocks, none."""
 
-    def __init__(
-        self,
-        skeleton: Skeleton,
-        body: nn.Module,
-        own: BlockPass,
-        blocks: Sequence[str],
-        inputs: _Inputs,
-        outputs: Outputs,
-        workspace: Workspace,
-    ) -> None:
-        self._skeleton, self._body, self._own, self._blocks = skeleton, body, own, blocks
-        self._inputs, self._outputs, self._workspace = inputs, outputs, workspace
+    def __init__(self, order: BlockOrder, own: BlockPass) -> None:
+        self._order, self.own = order, own
+        self._skeleton, self._outputs = order.skeleton, order.outputs
         self._call = self._batch = 0
         self._keep = True  # a second walk over the same block gives the same values
+
+    @contextmanager
+    def loaded(self) -> Iterator[None]:
+        """Within this context the block and what counts before it have values."""
+        parts = self._order.parts
+        block = parts.blocks[self.own.blocks[-1]]
+        with _loaded(self._skeleton, block), _stem(self._skeleton, parts, self.own.first):
+            yield
 
     def moments(
         self,
         sites: Sequence[Site],
         method: str,
         first_batches: float,
+        workspace: Workspace,
         progress: Progress | None,
     ) -> dict[str, Moments]:
         """Moments of these sites of the block, by site id."""
-        accumulators = {site.id: accumulator_of(site, method, self._workspace) for site in sites}
+        accumulators = {site.id: accumulator_of(site, method, workspace) for site in sites}
+
+        def after(number: int, _sites: Sequence[Site]) -> None:
+            if not number:
+                expect_enough_samples(accumulators, first_batches)
+            if progress:
+                progress.step()
+
+        self.over(sites, accumulators, after)
+        return {site.id: accumulators.pop(site.id).moments() for site in sites}
+
+    def over(
+        self,
+        sites: Sequence[Site],
+        receivers: Mapping[str, Receiver],
+        after: Callable[[int, Sequence[Site]], None],
+    ) -> None:
+        """Every batch passes the block, its activations at the sites go to the receivers, and then
+        `after` is called with its number and the sites.
+        """
         model = self._skeleton.model
         with (
             torch.inference_mode(),
             # first the hooks, which go to the real modules, then the switches in their places
-            hooked(model, sites, accumulators) as state,
+            hooked(model, sites, receivers) as state,
             self._switched(),
         ):
-            for number, batch in enumerate(self._inputs.batches(self._own.number == 0)):
+            for number, batch in enumerate(self._order.inputs.batches(self.own.number == 0)):
                 state.begin(batch.masks, batch.groups)
                 self._forward(number, batch)
                 state.check_all_fired()
-                if not number:
-                    expect_enough_samples(accumulators, first_batches)
-                if progress:
-                    progress.step()
+                after(number, sites)
         self._keep = False
-        return {site.id: accumulators.pop(site.id).moments() for site in sites}
+
+    def returned(self, number: int, batch: Batch) -> Any:
+        """What the model returns for a batch whose blocks are all finished."""
+        self._call, self._batch = 0, number
+        with torch.inference_mode(), self._switched():
+            found = self._skeleton.model(**batch.inputs)
+        if self._call < self.own.number:
+            raise self._not_called(self.own.blocks[self._call], self._call)
+        return found
 
     def _forward(self, number: int, batch: Batch) -> None:
         self._call, self._batch = 0, number
         try:
-            self._body(**batch.inputs)
+            self._order.body(**batch.inputs)
         except _Enough:
             return
-        raise InputError(
-            f"{self._own.blocks[-1]}: was not called as block {self._own.number + 1} in a forward "
-            "pass; wrong anatomy?"
+        raise self._not_called(self.own.blocks[-1], self.own.number)
+
+    def _not_called(self, block: str, number: int) -> InputError:
+        return InputError(
+            f"{block}: was not called as block {number + 1} in a forward pass; wrong anatomy?"
         )
 
     @contextmanager
     def _switched(self) -> Iterator[None]:
         """A switch in the place of every block, whose hooks stay with the block."""
-        model, own = self._skeleton.model, self._own
-        real = {name: model.get_submodule(name) for name in self._blocks}
+        model, own = self._skeleton.model, self.own
+        real = {name: model.get_submodule(name) for name in self._order.parts.blocks}
         with ExitStack() as stack:
             if own.terminal:
                 handle = model.get_submodule(own.terminal).register_forward_hook(self._after)
@@ -251,16 +337,16 @@ class _Walk:
 
     def _after(self, *_: Any) -> None:
         """Behind the terminal norm, once the block before it has been run."""
-        if self._call > self._own.number:
+        if self._call > self.own.number:
             raise _Enough
 
     def passed(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """What call number `_call` of a block gives: the real value, or that of the latest block of
         its stack.
         """
-        own, call = self._own, self._call
+        own, call = self.own, self._call
         self._call += 1
-        if call > own.number or own.blocks[call] != name:
+        if call >= len(own.blocks) or own.blocks[call] != name:
             raise InputError(
                 f"{name}: called as block {call + 1} of a forward pass; wrong anatomy?"
             )

@@ -31,9 +31,11 @@ class BlockPass:
     sites: tuple[Site, ...]
 
 
-def block_passes(anatomy: Anatomy, sites: Sequence[Site]) -> tuple[BlockPass, ...]:
+def block_passes(
+    anatomy: Anatomy, sites: Sequence[Site], every: bool = False
+) -> tuple[BlockPass, ...]:
     """The passes in which all sites are read, in order; after the last one nothing is left to
-    read.
+    read. every: those of all blocks, whether a site is read in them or not.
     """
     passes: list[BlockPass] = []
     stacks: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ def block_passes(anatomy: Anatomy, sites: Sequence[Site]) -> tuple[BlockPass, ..
                 )
             )
     needed = max((each.number for each in passes if each.sites), default=-1)
-    return tuple(passes[: needed + 1])
+    return tuple(passes if every else passes[: needed + 1])
 
 
 def _sites_of(
@@ -79,14 +81,15 @@ class Parts:
 
     outer: in every pass; norms, positions and projections around the blocks. tables, convolutions:
     before a stack's first block alone, since later blocks take up what the one before them gave;
-    the tables over the vocabulary, and the parts of the outside that are slow. The readout over the
-    vocabulary is in none: no site lies behind it.
+    the tables over the vocabulary, and the parts of the outside that are slow. head: behind all
+    blocks and sites; the readout over the vocabulary, and what is not in the body.
     """
 
     outer: tuple[str, ...]
     tables: tuple[str, ...]
     convolutions: tuple[str, ...]
     blocks: dict[str, tuple[str, ...]]
+    head: tuple[str, ...]
 
 
 def parts_of(anatomy: Anatomy, names: Sequence[str], body: str) -> Parts:
@@ -109,7 +112,9 @@ def parts_of(anatomy: Anatomy, names: Sequence[str], body: str) -> Parts:
         name for name in around if name in over and described[name].axes[0].role == Role.INDEX
     )
     outer = tuple(name for name in around if name not in over and name not in convolutions)
-    return Parts(outer, tables, convolutions, blocks)
+    before = {*inside, *outer, *tables, *convolutions}
+    head = tuple(name for name in names if name not in before)
+    return Parts(outer, tables, convolutions, blocks, head)
 
 
 def _over(tensor: Tensor, vocabularies: set[str]) -> bool:

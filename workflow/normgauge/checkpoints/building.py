@@ -84,6 +84,10 @@ def matched(
 def _assemble(
     config: Any, tensors: Mapping[str, torch.Tensor], forward_dtype: str, origin: str
 ) -> nn.Module:
+    tensors = {
+        name: made_anew(tensors, name) if tensor.is_meta else tensor
+        for name, tensor in tensors.items()
+    }
     dtype = dtype_named(forward_dtype)
     model, complete = matched(config, tensors, dtype, origin)
     # tied tensors are cast once
@@ -112,15 +116,15 @@ def _with_ties(
     tensors: Mapping[str, torch.Tensor], ties: Mapping[str, str], origin: str
 ) -> dict[str, torch.Tensor]:
     """Add the tied tensors that are stored once under another name."""
-    complete = dict(tensors)
+    complete, stored = dict(tensors), {name: name for name in tensors}
     for tied, source in ties.items():
         if source not in complete and tied in complete:
-            complete[source] = complete[tied]
+            complete[source], stored[source] = complete[tied], stored[tied]
     for tied, source in ties.items():
         if (
             tied in tensors
             and source in complete
-            and not torch.equal(tensors[tied], complete[source])
+            and not torch.equal(made_anew(tensors, tied), made_anew(tensors, stored[source]))
         ):
             raise InputError(
                 f"{origin}: tensors {tied} and {source} are tied but differ; keep one of them"

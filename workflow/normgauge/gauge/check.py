@@ -13,10 +13,8 @@ import torch
 from normgauge.anatomy import describe
 from normgauge.anatomy.structure import Anatomy, Site
 from normgauge.calibration.batches import Batch
-from normgauge.capture.hooks import hooked
-from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint
-from normgauge.gauge.equivalence import Outputs, deviation_between, outputs
+from normgauge.gauge.equivalence import Outputs, deviation_between, outputs_of
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.null_line import shifts_states
 from normgauge.gauge.rounding import change_in_ulp, isolated, moved_by_an_ulp, roundable
@@ -96,9 +94,7 @@ def check(source: Checkpoint, target: Checkpoint, batches: Sequence[Batch], gaug
     observer = _Observer(describe(source.config), batches)
     reference, own = observer.observe(source), observer.observe(target)
     found = observer.compare(reference, own, gauge)
-    everywhere = {
-        name: torch.ones(value.shape, dtype=torch.bool) for name, value in target.tensors.items()
-    }
+    everywhere = dict.fromkeys(target.tensors, torch.ones((), dtype=torch.bool))
     terms = max(
         observer.anatomy.tensor(item.weight).shape[item.input_axis]
         for item in observer.anatomy.maps
@@ -176,26 +172,24 @@ class _Products:
 
 
 class _Observer:
-    """Models of one class on the same batches. One model is in memory at a time."""
+    """Models of one class on the same batches. One block of one is in memory at a time."""
 
     def __init__(self, anatomy: Anatomy, batches: Sequence[Batch]) -> None:
         self.anatomy, self.batches = anatomy, batches
         self.sites: Sequence[Site] = anatomy.sites_in(("residual",))
 
     def observe(self, checkpoint: Checkpoint) -> _Observation:
-        model = build_model(checkpoint, "float64")
         shifted = {
             stack.name for stack in self.anatomy.stacks if shifts_states(self.anatomy, stack.space)
         }
         kept = {site.id: _Products(site.stack in shifted) for site in self.sites}
-        observation = _Observation([], [])
-        with hooked(model, self.sites, kept) as state:
-            for batch in self.batches:
-                state.begin(batch.masks)
-                observation.outputs.append(outputs(model, batch.inputs))
-                state.check_all_fired()
-                observation.products.append({name: each.last for name, each in kept.items()})
-        return observation
+        products: list[dict[str, torch.Tensor]] = [{} for _ in self.batches]
+
+        def after(number: int, sites: Sequence[Site]) -> None:
+            products[number] |= {site.id: kept[site.id].last for site in sites}
+
+        found = outputs_of(checkpoint, "float64", self.batches, self.sites, kept, after)
+        return _Observation(list(found), products)
 
     def compare(self, reference: _Observation, other: _Observation, gauge: Gauge) -> Effect:
         pairs = zip(reference.outputs, other.outputs, strict=True)

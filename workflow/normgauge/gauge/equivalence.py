@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from normgauge.anatomy.structure import Anatomy
-from normgauge.capture.hooks import placed
+from normgauge.anatomy import describe
+from normgauge.anatomy.structure import Anatomy, Site
+from normgauge.calibration.batches import Batch
+from normgauge.capture.by_block import outputs_by_block
+from normgauge.capture.hooks import Receiver, placed
+from normgauge.checkpoints.opening import Checkpoint
+from normgauge.checkpoints.skeleton import skeleton
 from normgauge.errors import InputError
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.schemas.verdicts import Verdict, control_verdict
@@ -51,6 +57,28 @@ def outputs(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[
     parameter = next(model.parameters())
     with torch.inference_mode():
         found = model(**{name: placed(value, parameter) for name, value in inputs.items()})
+    return _fields(found)
+
+
+def outputs_of(
+    checkpoint: Checkpoint,
+    forward_dtype: str,
+    batches: Sequence[Batch],
+    sites: Sequence[Site] = (),
+    receivers: Mapping[str, Receiver] = MappingProxyType({}),
+    after: Callable[[int, Sequence[Site]], None] = lambda _batch, _sites: None,
+) -> Iterator[dict[str, torch.Tensor]]:
+    """`outputs` of a checkpoint for each batch, with one block of it in memory at a time.
+
+    sites, receivers, after: as of `outputs_by_block`, for who reads activations on the way.
+    """
+    model = skeleton(checkpoint, forward_dtype, torch.device("cpu"))
+    anatomy = describe(checkpoint.config)
+    for found in outputs_by_block(model, anatomy, lambda: batches, sites, receivers, after):
+        yield _fields(found)
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {
         name: value.double()
         for name, value in found.items()

@@ -14,6 +14,8 @@ from functools import reduce
 import numpy as np
 import torch
 
+from normgauge.checkpoints.readers.mapped import ChangedTensors
+
 SINGLE_ROUNDING = 12**-0.5  # root mean square error of one rounding, ulp
 SINGLE_VALUES = 64  # changed values of one tensor that are compared one by one
 _MIXERS = (-7046029254386353131, -4658895280553007687)  # odd constants of SplitMix64, as int64
@@ -93,24 +95,24 @@ def moved_by_an_ulp(
     places: Mapping[str, torch.Tensor],
     dtypes: Mapping[str, torch.dtype],
     seed: int,
-) -> dict[str, torch.Tensor]:
-    """The tensors, float64, with the values at `places` (bool) one ulp up or down at random.
+) -> ChangedTensors:
+    """The tensors, float64, with the values at `places` (bool, of the tensor's shape or one for
+    all) one ulp up or down at random; made when they are asked for.
 
     Each tensor draws from a generator of its own, seeded by its name and `seed`.
     """
-    moved = {}
-    for name, value in tensors.items():
+
+    def moved(name: str, value: torch.Tensor) -> torch.Tensor:
         wide = value.double()
-        if name in places:
-            digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-            signs = (
-                torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8).double() * 2
-                - 1
-            )
-            wide = wide + signs.mul_(ulp(wide, dtypes[name])).mul_(places[name])
-        moved[name] = wide
-    return moved
+        if name not in places:
+            return wide
+        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+        drawn = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8)
+        signs = drawn.double() * 2 - 1
+        return wide + signs.mul_(ulp(wide, dtypes[name])).mul_(places[name])
+
+    return ChangedTensors(tensors, moved)
 
 
 def _significands(value: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ control beyond it must not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +15,13 @@ from normgauge.anatomy import describe
 from normgauge.anatomy.lookup import effective_gain
 from normgauge.anatomy.structure import Anatomy, NormKind, SpaceKind
 from normgauge.calibration.batches import Batch
-from normgauge.checkpoints.building import build_model
 from normgauge.checkpoints.opening import Checkpoint, untied
 from normgauge.checkpoints.placing import without_ties
+from normgauge.checkpoints.readers.mapped import ChangedTensors
 from normgauge.errors import InputError
 from normgauge.gauge.absorb import absorb_gains, require_absorbable, require_affordable
 from normgauge.gauge.admissible import Group, admissible, gauge_spaces, norms_on
-from normgauge.gauge.equivalence import deviation_from, equivalence_row, recorded_outputs
+from normgauge.gauge.equivalence import deviation_between, equivalence_row, outputs_of
 from normgauge.gauge.groups import Monomial, Orthogonal
 from normgauge.gauge.model_gauge import Gauge
 from normgauge.gauge.null_line import null_line_axes, random_null_line, shifted
@@ -61,26 +61,23 @@ def equivalence_rows(
     """Rows of schema `equivalence`: per dtype and seed every admissible family, and in float64,
     whose tolerance is sharp, the controls.
 
-    One model is in memory at a time. `fresh` marks a random initialisation: its constant gains and
+    One block of one model is in memory at a time, and the tensors that an absorption or a shift
+    changes. `fresh` marks a random initialisation: its constant gains and
     biases, under which even a dense rotation would pass, are drawn first (see
     `with_drawn_constants`).
     """
     if fresh:
         checkpoint = with_drawn_constants(checkpoint, anatomy, seeds[0])
-    inputs = [batch.inputs for batch in batches]
     rows = []
     for forward_dtype in forward_dtypes:
         dtype = getattr(torch, forward_dtype)
-        recorded = recorded_outputs(build_model(checkpoint, forward_dtype), inputs)
+        recorded = list(outputs_of(checkpoint, forward_dtype, batches))
         for seed in seeds:
             for case in cases(checkpoint, seed, dtype):
                 if case.predicted is None or forward_dtype == "float64":
-                    found = deviation_from(
-                        recorded,
-                        build_model(case.change(checkpoint, dtype), forward_dtype),
-                        anatomy,
-                        case.gauge,
-                    )
+                    changed = case.change(checkpoint, dtype)
+                    pairs = zip(recorded, outputs_of(changed, forward_dtype, batches), strict=True)
+                    found = deviation_between(pairs, anatomy, case.gauge)
                     predicted = None if case.predicted is None else case.predicted(checkpoint)
                     rows.append(
                         equivalence_row(
@@ -225,25 +222,23 @@ def _gauged(
         check_tensors(
             anatomy, {name: tuple(value.shape) for name, value in checkpoint.tensors.items()}
         )
-        return replace(checkpoint, tensors=_moved(dict(checkpoint.tensors), anatomy, gauge, dtype))
+        return replace(checkpoint, tensors=_moved(checkpoint.tensors, anatomy, gauge, dtype))
 
     return Case(group, gauge, change, predicted)
 
 
 def _moved(
-    tensors: dict[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """The gauged tensors in another dtype. Takes each out of `tensors` as it goes, so that two
-    whole models are never held.
-    """
+    tensors: Mapping[str, torch.Tensor], anatomy: Anatomy, gauge: Gauge, dtype: torch.dtype
+) -> ChangedTensors:
+    """The gauged tensors in another dtype, made when they are asked for."""
     moves = tensor_moves(anatomy, gauge)
-    return {name: apply_moves(tensors.pop(name).to(dtype), moves[name]) for name in list(tensors)}
+    return ChangedTensors(tensors, lambda name, value: apply_moves(value.to(dtype), moves[name]))
 
 
 def _turned(checkpoint: Checkpoint, turn: Gauge, dtype: torch.dtype) -> Checkpoint:
     loose = untied(checkpoint)
     anatomy = describe(loose.config)
-    tensors = dict(absorb_gains(loose, anatomy, dtype).tensors)
+    tensors = absorb_gains(loose, anatomy, dtype).tensors
     require_admissible(anatomy, turn, tensors)
     return replace(loose, tensors=_moved(tensors, anatomy, turn, dtype))
 

@@ -7,7 +7,7 @@ tensor that is mapped anew has a map of its own, which goes with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -46,6 +46,25 @@ class MappedTensors(TensorsOnDemand):
         with safe_open(path, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(stored_name)
         return tensor
+
+
+class ChangedTensors(TensorsOnDemand):
+    """What `change(name, value)`, which keeps the shape, makes of other tensors: placeholders
+    without memory, values by `anew`.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        change: Callable[[str, torch.Tensor], torch.Tensor],
+    ) -> None:
+        super().__init__(
+            {name: torch.empty_like(value, device="meta") for name, value in tensors.items()}
+        )
+        self._tensors, self._change = tensors, change
+
+    def anew(self, name: str) -> torch.Tensor:
+        return self._change(name, made_anew(self._tensors, name))
 
 
 def made_anew(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
