@@ -152,6 +152,7 @@ class _Record(TorchDispatchMode):
         super().__init__()
         self._steps: dict[int, tuple[Any, list[Step]]] = {}
         self._untouched: dict[int, Any] = {}  # memory that was asked for and not written to
+        self._drawn = torch.empty(0)
 
     def drawing(self, name: str, parameter: torch.Tensor) -> Drawing:
         """How the parameter came by its values."""
@@ -255,12 +256,21 @@ class _Record(TorchDispatchMode):
         step = Step(change, place)
         if draws:
             state = torch.get_rng_state()
-            change(torch.empty_strided(*place[:2], dtype=target.dtype))
+            change(self._scratch(target).as_strided(*place[:2]))
             step = Step(change, place, state, _digest(torch.get_rng_state()))
         steps = self._of(target)
         if overwrites and _is_whole(target):
             steps.clear()
         steps.append(step)
+
+    def _scratch(self, target: torch.Tensor) -> torch.Tensor:
+        """Memory for a draw that is not kept: the same for all, since the generator's states, which
+        are kept, would come to lie in what each leaves, and the next would not fit there.
+        """
+        size = _size(target)
+        if self._drawn.numel() < size or self._drawn.dtype != target.dtype:
+            self._drawn = torch.empty(size, dtype=target.dtype)
+        return self._drawn
 
 
 def _tensors_in(values: Any) -> list[torch.Tensor]:
