@@ -930,8 +930,9 @@ def test_maps_compute_what_they_say_from_what_they_say(prepared, case, architect
     for module in {item.module for item in anatomy.maps}:
         handles.append(
             model.get_submodule(module).register_forward_hook(
+                # a copy: Falcon adds to what a map gave in its place
                 lambda _, args, output, module=module: runs.setdefault(module, []).append(
-                    (args[0], output, dict(latest))
+                    (args[0], output.clone(), dict(latest))
                 )
             )
         )

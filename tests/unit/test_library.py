@@ -212,8 +212,8 @@ def test_what_is_no_transformers_model_is_refused():
     quantised.transformer.h[0].register_buffer("codes", torch.zeros(3, dtype=torch.int8))
     with pytest.raises(normgauge.InputError, match="unquantised"):
         normgauge.fingerprint(quantised)
-    with pytest.raises(normgauge.InputError, match="bloom"):
-        normgauge.describe(transformers.BloomConfig())
+    with pytest.raises(normgauge.InputError, match="mpt"):
+        normgauge.describe(transformers.MptConfig())
 
 
 def test_what_is_no_gauge_and_no_seed_is_refused():
