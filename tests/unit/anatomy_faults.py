@@ -223,6 +223,8 @@ def proof_of_equivalence(anatomy: Anatomy, fault: Fault) -> str | None:
     """Why a fault changes no output of the model, None where it must."""
     space = anatomy.space(fault.space)
     name = fault.tensors[0].name if len(fault.tensors) == 1 else ""
+    if name and 0 in anatomy.tensor(name).shape:
+        return "a table without rows: DINOv3's registers where there are none"
     if name.endswith("mask_token"):
         return "mask token: it enters masked inputs alone, and none is masked"
     if (

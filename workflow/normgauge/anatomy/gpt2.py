@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from normgauge.anatomy.assembly import layer_norm
-from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.build import Builder, Readout
+from normgauge.anatomy.causal_decoder import STACK, causal_decoder
 from normgauge.anatomy.options import even_head_size, refuse_options, select_architecture
-from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space
 
 CLASSES = {
     "GPT2Model": ("", None),
@@ -17,7 +18,6 @@ CLASSES = {
     "GPT2ForSequenceClassification": ("transformer", Readout("score", labels=True)),
     "GPT2ForTokenClassification": ("transformer", Readout("classifier", labels=True, bias=True)),
 }
-STACK = "decoder"
 
 
 def describe(config: Any) -> Anatomy:
@@ -26,23 +26,17 @@ def describe(config: Any) -> Anatomy:
     prefix, readout = select_architecture(config, CLASSES)
     style = layer_norm(config.layer_norm_epsilon)
     builder = Builder("gpt2", config.architectures[0], Placement.PRE, Positions.ABSOLUTE, style)
-    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
-    embedding = f"{join(prefix, 'wte')}.weight"
-    builder.embedding(
-        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    return causal_decoder(
+        builder,
+        config,
+        prefix,
+        readout,
+        _block,
+        embedding="wte",
+        blocks="h",
+        terminal_norm="ln_f",
+        positions=("wpe", config.max_position_embeddings),
     )
-    positions = builder.space("position", SpaceKind.POSITION, config.max_position_embeddings)
-    builder.embedding(f"{join(prefix, 'wpe')}.weight", positions, residual)
-    blocks = [join(prefix, f"h.{index}") for index in range(config.num_hidden_layers)]
-
-    def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
-
-    terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, join(prefix, "ln_f"), causal=True
-    )
-    builder.readout(readout, config, residual, terminal, embedding)
-    return builder.finish()
 
 
 def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:

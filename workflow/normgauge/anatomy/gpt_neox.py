@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from normgauge.anatomy.assembly import layer_norm
-from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.build import Builder, Readout
+from normgauge.anatomy.causal_decoder import STACK, causal_decoder
 from normgauge.anatomy.options import head_size, refuse_options, rotary_size, select_architecture
-from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space
 
 CLASSES = {
     "GPTNeoXModel": ("", None),
@@ -17,7 +18,6 @@ CLASSES = {
     "GPTNeoXForSequenceClassification": ("gpt_neox", Readout("score", labels=True)),
     "GPTNeoXForTokenClassification": ("gpt_neox", Readout("classifier", labels=True, bias=True)),
 }
-STACK = "decoder"
 
 
 def describe(config: Any) -> Anatomy:
@@ -29,21 +29,16 @@ def describe(config: Any) -> Anatomy:
     builder = Builder(
         "gpt_neox", config.architectures[0], placement, Positions.ROTARY, style, rotary_size(config)
     )
-    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
-    embedding = f"{join(prefix, 'embed_in')}.weight"
-    builder.embedding(
-        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    return causal_decoder(
+        builder,
+        config,
+        prefix,
+        readout,
+        _block,
+        embedding="embed_in",
+        blocks="layers",
+        terminal_norm="final_layer_norm",
     )
-    blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
-
-    def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
-
-    terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, join(prefix, "final_layer_norm"), causal=True
-    )
-    builder.readout(readout, config, residual, terminal, embedding)
-    return builder.finish()
 
 
 def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:

@@ -7,16 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 from normgauge.anatomy.assembly import layer_norm
-from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.build import Builder, Readout
+from normgauge.anatomy.causal_decoder import STACK, causal_decoder
 from normgauge.anatomy.options import even_head_size, select_architecture
-from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space
 
 CLASSES = {
     "GPTJModel": ("", None),
     "GPTJForCausalLM": ("transformer", Readout("lm_head", bias=True)),
     "GPTJForSequenceClassification": ("transformer", Readout("score", labels=True)),
 }
-STACK = "decoder"
 
 
 def describe(config: Any) -> Anatomy:
@@ -30,20 +30,16 @@ def describe(config: Any) -> Anatomy:
         layer_norm(config.layer_norm_epsilon),
         config.rotary_dim or even_head_size(config),
     )
-    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
-    embedding = f"{join(prefix, 'wte')}.weight"
-    vocabulary = builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size)
-    builder.embedding(embedding, vocabulary, residual)
-    blocks = [join(prefix, f"h.{index}") for index in range(config.num_hidden_layers)]
-
-    def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
-
-    terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, join(prefix, "ln_f"), causal=True
+    return causal_decoder(
+        builder,
+        config,
+        prefix,
+        readout,
+        _block,
+        embedding="wte",
+        blocks="h",
+        terminal_norm="ln_f",
     )
-    builder.readout(readout, config, residual, terminal, embedding)
-    return builder.finish()
 
 
 def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:

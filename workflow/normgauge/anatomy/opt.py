@@ -6,15 +6,15 @@ from typing import Any
 
 from normgauge.anatomy.assembly import layer_norm
 from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.causal_decoder import STACK, causal_decoder
 from normgauge.anatomy.options import even_head_size, require_options, select_architecture
-from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space
 
 CLASSES = {
     "OPTModel": ("", None),
     "OPTForCausalLM": ("model", Readout("lm_head")),
     "OPTForSequenceClassification": ("model", Readout("score", labels=True)),
 }
-STACK = "decoder"
 RESERVED = 2  # rows of the position table before the first position
 EPS = 1e-5  # torch's own: no key of the config sets it
 
@@ -40,24 +40,17 @@ def describe(config: Any) -> Anatomy:
         Positions.ABSOLUTE,
         layer_norm(EPS),
     )
-    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
-    body = join(prefix, "decoder")
-    embedding = f"{body}.embed_tokens.weight"
-    vocabulary = builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size)
-    builder.embedding(embedding, vocabulary, residual)
-    rows = config.max_position_embeddings + RESERVED
-    positions = builder.space("position", SpaceKind.POSITION, rows)
-    builder.embedding(f"{body}.embed_positions.weight", positions, residual)
-    blocks = [f"{body}.layers.{index}" for index in range(config.num_hidden_layers)]
-
-    def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
-
-    terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, f"{body}.final_layer_norm", causal=True
+    return causal_decoder(
+        builder,
+        config,
+        join(prefix, "decoder"),
+        readout,
+        _block,
+        embedding="embed_tokens",
+        blocks="layers",
+        terminal_norm="final_layer_norm",
+        positions=("embed_positions", config.max_position_embeddings + RESERVED),
     )
-    builder.readout(readout, config, residual, terminal, embedding)
-    return builder.finish()
 
 
 def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:

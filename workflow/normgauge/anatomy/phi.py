@@ -7,16 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 from normgauge.anatomy.assembly import layer_norm
-from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.build import Builder, Readout
+from normgauge.anatomy.causal_decoder import STACK, causal_decoder
 from normgauge.anatomy.options import head_size, refuse_options, rotary_size, select_architecture
-from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space, SpaceKind
+from normgauge.anatomy.structure import Anatomy, Placement, Positions, Space
 
 CLASSES = {
     "PhiModel": ("", None),
     "PhiForCausalLM": ("model", Readout("lm_head", bias=True)),
     "PhiForSequenceClassification": ("model", Readout("score", labels=True)),
 }
-STACK = "decoder"
 
 
 def describe(config: Any) -> Anatomy:
@@ -33,21 +33,16 @@ def describe(config: Any) -> Anatomy:
         layer_norm(config.layer_norm_eps),
         rotary_size(config),
     )
-    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
-    embedding = f"{join(prefix, 'embed_tokens')}.weight"
-    builder.embedding(
-        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    return causal_decoder(
+        builder,
+        config,
+        prefix,
+        readout,
+        _block,
+        embedding="embed_tokens",
+        blocks="layers",
+        terminal_norm="final_layernorm",
     )
-    blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
-
-    def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
-
-    terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, join(prefix, "final_layernorm"), causal=True
-    )
-    builder.readout(readout, config, residual, terminal, embedding)
-    return builder.finish()
 
 
 def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from normgauge.anatomy.assembly import rms_norm, whole
-from normgauge.anatomy.build import Builder, Readout, join
+from normgauge.anatomy.build import Builder, Readout
+from normgauge.anatomy.causal_decoder import STACK, causal_decoder
 from normgauge.anatomy.options import refuse_options, rotary_size, select_architecture
 from normgauge.anatomy.structure import (
     Anatomy,
@@ -28,7 +29,6 @@ CLASSES = {
     "Qwen3_5TextModel": ("", None),
     "Qwen3_5ForCausalLM": ("model", Readout("lm_head")),
 }
-STACK = "decoder"
 LINEAR = "linear_attention"
 
 
@@ -44,21 +44,16 @@ def describe(config: Any) -> Anatomy:
         rms_norm(config.rms_norm_eps, gain_offset=1.0),
         rotary_size(config),
     )
-    residual = builder.space("residual", SpaceKind.RESIDUAL, config.hidden_size)
-    embedding = f"{join(prefix, 'embed_tokens')}.weight"
-    builder.embedding(
-        embedding, builder.space("vocabulary", SpaceKind.VOCABULARY, config.vocab_size), residual
+    return causal_decoder(
+        builder,
+        config,
+        prefix,
+        readout,
+        _block,
+        embedding="embed_tokens",
+        blocks="layers",
+        terminal_norm="norm",
     )
-    blocks = [join(prefix, f"layers.{index}") for index in range(config.num_hidden_layers)]
-
-    def add_block(module: str, number: int) -> None:
-        _block(builder, config, module, number, residual)
-
-    terminal = builder.pre_norm_stack(
-        STACK, residual, blocks, add_block, join(prefix, "norm"), causal=True
-    )
-    builder.readout(readout, config, residual, terminal, embedding)
-    return builder.finish()
 
 
 def _block(builder: Builder, config: Any, module: str, number: int, residual: Space) -> None:
